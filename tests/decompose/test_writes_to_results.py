@@ -101,6 +101,21 @@ def _transposed(m: Any, x: Any) -> Any:
     return y
 
 
+def _view_of_kept_name(m: Any, x: Any) -> Any:
+    y = x * 2
+    y.mul_(x)
+    z = y.reshape(-1)
+    return (x + 1).view(-1) + z, y[1] + 1
+
+
+def _late_view(m: Any, x: Any) -> Any:
+    y = x.softmax(-1)
+    y /= y.sum(-1, keepdim=True)
+    z = y.reshape(-1)
+    w = x.view(-1).sin()
+    return w.cos() + z.repeat(1), x.view(2, 6)
+
+
 def _given(m: Any, x: Any) -> Any:
     y = x.contiguous()
     y.add_(1)
@@ -136,6 +151,11 @@ CASES: dict[str, tuple[bool | None, Callable[..., Any]]] = {  # name -> (templat
     "write to view": (False, _write_to_view),
     "detached": (False, _detached),
     "transposed": (None, _transposed),
+    "view of the result": (False, lambda m, x: (x + 1).add_(1).view(-1) * 2),
+    "unused view": (False, lambda m, x: [y := (x + 1).add_(1), y.t(), y * 2][2]),
+    "view in an operator": (None, lambda m, x: m.linear((x[None] + 1).add_(1))),
+    "view of a kept name": (False, _view_of_kept_name),
+    "late view": (False, _late_view),
     "linear": (None, lambda m, x: m.linear(x).add_(1)),
     "linear, three dimensions": (None, lambda m, x: m.linear(x[None]).add_(1)),
     "input": (False, lambda m, x: x.add_(1)),

@@ -473,6 +473,21 @@ def without_stack() -> contextlib.AbstractContextManager[None]:
 _NO_NODE = Traced("", "", None, {"stack_trace": "none"})
 
 
+EAGER_INPUTS = "eager_input_vals"
+
+
+def set_eager_inputs(node: torch.fx.Node) -> None:
+    """Set the values of a node's inputs in its meta, if the node needs inputs of exact strides."""
+
+    def value_of(argument: Any) -> Any:
+        is_node = isinstance(argument, torch.fx.Node) and "val" in argument.meta
+        return proxy_tensor.extract_val(argument.meta["val"]) if is_node else None
+
+    if EAGER_INPUTS in node.meta:
+        inputs = (node.args, node.kwargs)
+        node.meta[EAGER_INPUTS] = tuple(torch.fx.node.map_aggregate(inputs, value_of))
+
+
 def next_sequence_number() -> int | None:
     """Return the sequence number that torch would give the next node."""
     return fx_proxy._get_seq_nr() if hasattr(fx_proxy, "_get_seq_nr") else None

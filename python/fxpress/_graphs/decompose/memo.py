@@ -215,6 +215,7 @@ class Memo:
                 "call_function", entry.target, args, kwargs, entry.candidate
             )
             node.meta = self._meta(entry, call_node, source, storages)
+            compat.set_eager_inputs(node)
             made.append(node)
         return made
 

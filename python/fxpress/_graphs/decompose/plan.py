@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Container
+from collections.abc import Container, Iterator
 from typing import Any, NamedTuple
 
 from torch.fx import Node
@@ -197,6 +197,22 @@ class Plan:
             output = found.result if written is source else found.result[written.args[1]]
             if type(output) is not Output or not output.is_base:
                 raise UnsafeError(_written(node))
+        for user in (*written.users, *node.users):
+            self._try_user_of_written(user, written, node, expected, recorder)
+
+    def _try_user_of_written(
+        self, user: Node, written: Node, write: Node, expected: _ExpectedValues, recorder: Recorder
+    ) -> None:
+        """Trace a call that uses a tensor after a write to it, to refuse views early."""
+        position = self._positions[user]
+        environment = expected.inputs_of(user)
+        is_later_call = position > self._positions[write] and user.op == "call_function"
+        if environment is None or not is_later_call or user.target is operator.getitem:
+            return
+        found, call = self._template_of(user, position, environment, recorder, is_early=True)
+        numbers = {call.number_of(environment[n]) for n in (written, write) if n in environment}
+        if not numbers.isdisjoint(_viewed(found)):
+            raise UnsafeError(_written(write))
 
     def _call(self, node: Node, recorder: Recorder | None) -> Any:
         template, call = self._template_of(node, self._position, self._environment, recorder)
@@ -204,6 +220,8 @@ class Plan:
             # torch's run before the trace filled the cache, when the inputs had other metadata.
             reason = "the cache of fake tensors determines the storage of the result"
             raise UnsafeError(f"{node.target}: {reason}")
+        if any(call.values[i].is_written for i in _viewed(template)):
+            raise UnsafeError(f"{node.target}: the call creates a view of a tensor written before")
         if template.writes is None:
             return self._instantiate(node, template, call)
         written = call.values[template.writes]
@@ -289,23 +307,38 @@ class Plan:
             storages = [*storages, *fresh]
         self.instances.append(Instance(node, template, inputs, storages, first))
         self.size += len(template.nodes)
-        return _bound(template.result, inputs, storages, first)
+        return _bound(template.result, inputs, storages, first, call.values)
 
 
-def _bound(result: Any, inputs: list[int], storages: list[Storage], first: int) -> Any:
+def _bound(
+    result: Any, inputs: list[int], storages: list[Storage], first: int, values: list[Value]
+) -> Any:
     """Return a template's result with Values and Numbers for its Outputs and NumberOutputs."""
     if type(result) is Output:
+        if result.argument is not None:
+            return values[result.argument]
         number = result.value
         node = inputs[-1 - number] if number < 0 else first + number
-        return Value(node, result.facts, storages[result.storage], result.is_base)
+        state = (result.is_base, result.is_written)
+        return Value(node, result.facts, storages[result.storage], *state)
     if type(result) is NumberOutput:
         computed = result.value
         if computed is not None:
             computed = inputs[-1 - computed] if computed < 0 else first + computed
         return Number(result.expression, result.kind, None if computed == -1 else computed)
     if type(result) in (tuple, list):
-        return type(result)([_bound(item, inputs, storages, first) for item in result])
+        return type(result)([_bound(item, inputs, storages, first, values) for item in result])
     return result
+
+
+def _viewed(template: Template) -> Iterator[int]:
+    """Return the indexes in `Call.values` of tensors of which the call creates views.
+
+    If an earlier call wrote to such a tensor, functionalization computes the view a second time.
+    """
+    for node in template.nodes:
+        if compat.is_view(node.target):
+            yield from (-1 - used for used in node.uses if used < 0)
 
 
 def _values_in(value: Any) -> list[Value]:

@@ -149,6 +149,7 @@ class TemplateBuilder:
         self._context = context
         self._target = target
         self._wrapped = wrapped
+        self._call = call
         self._written = written
         self._writes = None if written is None else call.number_of(written)
         self._meta = meta
@@ -256,6 +257,8 @@ class TemplateBuilder:
             return key, kinds.VALUE, None
         if key == "tensor_meta" and type(value) is TensorSpec:
             return key, kinds.LITERAL, without_numbers(item, value.facts)
+        if key == compat.EAGER_INPUTS:  # computed for each node by `compat.set_eager_inputs`
+            return key, kinds.LITERAL, None
         if key == "seq_nr":
             return key, kinds.SEQUENCE, item
         if key == "from_node":
@@ -352,7 +355,9 @@ class TemplateBuilder:
                 if is_written and facts_of(inner, self._env, outer.requires_grad) != value.facts:
                     raise self._refuse("the call changes the metadata of the tensor it writes to")
                 number = self._number_of(inner)
-                return Output(number, value.facts, self._storage(inner), is_written)
+                storage = self._storage(inner)
+                argument = None if is_written else self._call.number_of(value)
+                return Output(number, value.facts, storage, is_written, is_written, argument)
         if type(result) is not compat.FunctionalTensor:
             raise self._refuse(f"the call returns a {type(result).__name__}")
         if compat.was_written(result):  # functionalization would compute its views again

@@ -65,6 +65,7 @@ class Value:
     facts: Facts
     storage: Storage
     is_base: bool = False  # whether functionalization knows that the tensor is not a view
+    is_written: bool = False  # whether a call wrote to the tensor
 
 
 @dataclass(slots=True, eq=False)

@@ -152,6 +152,9 @@ class Writer:
             sequence=compat.next_sequence_number(),
             helper=self,
         )
+        for node in self._nodes:
+            if node is not None:
+                compat.set_eager_inputs(node)
         argument = self._argument(plan.output)
         return compat.append(self._graph, name, "output", "output", (argument,), {})
 
