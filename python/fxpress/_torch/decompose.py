@@ -46,6 +46,7 @@ from torch.utils._python_dispatch import _disable_current_modes, _get_current_di
 from fxpress._torch.fakes import META, fake_of, without_data
 from fxpress._torch.fx import provenance_rules
 from fxpress._torch.origins import fake_rules
+from fxpress._torch.tracing import without_tracing as without_tracing
 from fxpress._torch.versions import features
 
 _NO_WRITES = {"_keep_input_mutations": False} if features.functionalization_may_keep_writes else {}
@@ -443,9 +444,6 @@ def restore_cached_results(mode: Any, cached: list[dict[Any, Any]]) -> None:
         cache.update(before)
 
 
-without_tracing = proxy_tensor.disable_proxy_modes_tracing
-
-
 def stays(node: torch.fx.Node) -> bool:
     """Return whether torch keeps a node without users when it traces a program."""
     return bool(node.is_impure(inductor_config.fallback_random))
@@ -477,15 +475,14 @@ EAGER_INPUTS = "eager_input_vals"
 
 
 def set_eager_inputs(node: torch.fx.Node) -> None:
-    """Set the values of a node's inputs in its meta, if the node needs inputs of exact strides."""
+    """Set the values of a node's inputs in its meta; its operator needs inputs of exact strides."""
 
     def value_of(argument: Any) -> Any:
         is_node = isinstance(argument, torch.fx.Node) and "val" in argument.meta
         return proxy_tensor.extract_val(argument.meta["val"]) if is_node else None
 
-    if EAGER_INPUTS in node.meta:
-        inputs = (node.args, node.kwargs)
-        node.meta[EAGER_INPUTS] = tuple(torch.fx.node.map_aggregate(inputs, value_of))
+    inputs = (node.args, node.kwargs)
+    node.meta[EAGER_INPUTS] = tuple(torch.fx.node.map_aggregate(inputs, value_of))
 
 
 def next_sequence_number() -> int | None:

@@ -24,14 +24,10 @@ from torch.fx.experimental.proxy_tensor import (
     _ProxyTensor,
     _should_save_eager_input_vals,
 )
-from torch.fx.experimental.proxy_tensor import (
-    disable_proxy_modes_tracing as disable_proxy_modes_tracing,
-)
 from torch.fx.experimental.proxy_tensor import fetch_sym_proxy as fetch_sym_proxy
 from torch.fx.experimental.proxy_tensor import set_original_aten_op as set_original_aten_op
 from torch.fx.experimental.proxy_tensor import track_tensor_tree as track_tensor_tree
 from torch.fx.experimental.symbolic_shapes import uninteresting_files as uninteresting_files
-from torch.fx.immutable_collections import immutable_list
 from torch.fx.passes.shape_prop import _extract_tensor_metadata
 from torch.fx.proxy import _STACK_TRACE_ANCHORS
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
@@ -43,6 +39,7 @@ ProxyTensor = _ProxyTensor
 # (file, name) of functions at which a node's stack trace may begin, besides those named `forward`.
 STACK_TRACE_ANCHORS = _STACK_TRACE_ANCHORS
 describe_tensor = _extract_tensor_metadata
+without_tracing = proxy_tensor.disable_proxy_modes_tracing
 preserves_meta = fx_traceback.has_preserved_node_meta
 DisableTorchFunction = torch._C.DisableTorchFunction
 DisableTorchDispatch = torch._C._DisableTorchDispatch
@@ -57,8 +54,6 @@ MAKE_PLACEHOLDERS = (Tracer, "create_args_for_root")
 FIND_UNBACKED = (symbolic_shapes, "_free_unbacked_symbols_with_path")
 CACHE_KEY = (FakeTensorMode, "_cache_key")
 FAKE_OF_CACHE = (FakeTensorMode, "_get_output_tensor_from_cache_entry")
-
-IMMUTABLE_LISTS = (immutable_list,)
 
 _TAGS = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
 # Operators that make_fx traces as other operators, or does not trace.

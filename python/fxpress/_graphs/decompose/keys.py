@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch.fx import Node
 from torch.fx.immutable_collections import immutable_dict, immutable_list
 
 from fxpress._graphs.decompose.values import Number, Storage, UnsafeError, Value
+from fxpress._graphs.trace.proxy_calls import PLAIN_TYPES
 from fxpress._torch import decompose as compat
 
-_PLAIN = (int, bool, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
-PLAIN_TYPES = frozenset(_PLAIN)
 _LISTS = (list, immutable_list)
 _DICTS = (dict, immutable_dict)
 

@@ -27,7 +27,7 @@ from fxpress._graphs.decompose.keys import Call, fields_of
 from fxpress._graphs.decompose.reading import TemplateBuilder, TraceContext, nodes_after
 from fxpress._graphs.decompose.template import Output, Template, TemplateNode, TensorSpec
 from fxpress._graphs.decompose.values import Facts, Storage, UnsafeError, Value, facts_of, size_of
-from fxpress._graphs.trace.inputs import counted_since
+from fxpress._graphs.trace.inputs import add_counts, counted_since
 from fxpress._torch import decompose as compat
 
 
@@ -188,9 +188,7 @@ class Memo:
         if self._tracer is not None:
             self.instantiated += 1
             self._tracer.torch_fn_metadata = function
-            counts = self._tracer.torch_fn_counts
-            for called, count in template.calls:
-                counts[called] = counts.get(called, 0) + count
+            add_counts(self._tracer, template.calls)
         return result
 
     def _write(
@@ -215,7 +213,8 @@ class Memo:
                 "call_function", entry.target, args, kwargs, entry.candidate
             )
             node.meta = self._meta(entry, call_node, source, storages)
-            compat.set_eager_inputs(node)
+            if compat.EAGER_INPUTS in node.meta:
+                compat.set_eager_inputs(node)
             made.append(node)
         return made
 

@@ -16,8 +16,8 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import ExportGraphSignature
 from torch.fx import Graph, GraphModule, Node
 
-from fxpress._graphs.decompose.keys import PLAIN_TYPES
 from fxpress._graphs.decompose.values import UnsafeError
+from fxpress._graphs.trace.proxy_calls import PLAIN_TYPES
 from fxpress._torch import symbols
 from fxpress._torch.decompose_whole import shape_env_of
 

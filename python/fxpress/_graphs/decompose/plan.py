@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections import defaultdict
 from collections.abc import Container, Iterator
 from typing import Any, NamedTuple
 
@@ -10,7 +11,7 @@ from torch.fx import Node
 
 from fxpress._base.observing.progress import Report
 from fxpress._graphs.decompose.keys import Call, fields_of
-from fxpress._graphs.decompose.record import Recorder
+from fxpress._graphs.decompose.record import Recorder, changed_input
 from fxpress._graphs.decompose.template import NumberOutput, Output, Template
 from fxpress._graphs.decompose.values import (
     Facts,
@@ -110,6 +111,10 @@ class Plan:
         self._position = 0
         self._fields = _fields(nodes, refused)
         self._environment = environment
+        # storage -> [(old node, a Value with this storage that is the node's value or in it)]
+        self._sharing: dict[Storage, list[tuple[Node, Value]]] = defaultdict(list)
+        for node in environment:
+            self._note_storages(node)
         self._templates = templates
         self._progress = progress
         self._own: dict[Any, Template] = {}  # templates of calls of users' operators
@@ -141,11 +146,17 @@ class Plan:
                 self.output = self._argument(node.args[0])
             elif node.target is operator.getitem:
                 self._environment[node] = self._item(node)
+                self._note_storages(node)
             else:
                 self._environment[node] = self._call(node, recorder)
+                self._note_storages(node)
             self._position += 1
             if self._progress is not None:
                 self._progress(1)
+
+    def _note_storages(self, node: Node) -> None:
+        for value in _values_in(self._environment[node]):
+            self._sharing[value.storage].append((node, value))
 
     def _argument(self, argument: Any) -> Any:
         if type(argument) is Node:
@@ -190,13 +201,13 @@ class Plan:
             source = written.args[0]
         position = self._positions.get(source) if type(source) is Node else None
         if position is None:
-            raise UnsafeError(_written(node))  # an input of the program
+            raise changed_input(node.target)  # an input of the program
         environment = expected.inputs_of(source)
         if environment is not None and isinstance(source.target, compat.OpOverload):
             found, _ = self._template_of(source, position, environment, recorder, is_early=True)
             output = found.result if written is source else found.result[written.args[1]]
             if type(output) is not Output or not output.is_base:
-                raise UnsafeError(_written(node))
+                raise changed_input(node.target)
         for user in (*written.users, *node.users):
             self._try_user_of_written(user, written, node, expected, recorder)
 
@@ -212,7 +223,7 @@ class Plan:
         found, call = self._template_of(user, position, environment, recorder, is_early=True)
         numbers = {call.number_of(environment[n]) for n in (written, write) if n in environment}
         if not numbers.isdisjoint(_viewed(found)):
-            raise UnsafeError(_written(write))
+            raise changed_input(write.target)
 
     def _call(self, node: Node, recorder: Recorder | None) -> Any:
         template, call = self._template_of(node, self._position, self._environment, recorder)
@@ -220,30 +231,27 @@ class Plan:
             # torch's run before the trace filled the cache, when the inputs had other metadata.
             reason = "the cache of fake tensors determines the storage of the result"
             raise UnsafeError(f"{node.target}: {reason}")
-        if any(call.values[i].is_written for i in _viewed(template)):
+        changed = {i for i, value in enumerate(call.values) if value.is_written}
+        if changed and not changed.isdisjoint(_viewed(template)):
             raise UnsafeError(f"{node.target}: the call creates a view of a tensor written before")
         if template.writes is None:
             return self._instantiate(node, template, call)
         written = call.values[template.writes]
         self._check_write(node, written)
         result = self._instantiate(node, template, call)
-        for used, value in self._environment.items():
-            self._environment[used] = _replaced(value, written, result)
-        return result
+        # Later calls that use the tensor, by any of its nodes in the old program, get the result.
+        written.node, written.storage, written.is_written = result.node, result.storage, True
+        return written
 
     def _check_write(self, node: Node, written: Value) -> None:
         """Raise UnsafeError unless `written` is a base, and no view of it is used after the write.
 
         Functionalization would otherwise add nodes, which compute the base and the views again.
         """
-        views = [
-            used
-            for used, value in self._environment.items()
-            if any(v is not written and v.storage is written.storage for v in _values_in(value))
-        ]
-        users = {self._positions[user] for view in views for user in view.users}
-        if not written.is_base or any(position >= self._position for position in users):
-            raise UnsafeError(_written(node))
+        views = (old for old, value in self._sharing[written.storage] if value is not written)
+        users = (user for view in views for user in view.users)
+        if not written.is_base or any(self._positions[user] >= self._position for user in users):
+            raise changed_input(node.target)
 
     def _template_of(
         self,
@@ -319,8 +327,7 @@ def _bound(
             return values[result.argument]
         number = result.value
         node = inputs[-1 - number] if number < 0 else first + number
-        state = (result.is_base, result.is_written)
-        return Value(node, result.facts, storages[result.storage], *state)
+        return Value(node, result.facts, storages[result.storage], result.is_base)
     if type(result) is NumberOutput:
         computed = result.value
         if computed is not None:
@@ -345,19 +352,6 @@ def _values_in(value: Any) -> list[Value]:
     if type(value) in (tuple, list):
         return [found for item in value for found in _values_in(item)]
     return [value] if type(value) is Value else []
-
-
-def _replaced(value: Any, old: Value, new: Value) -> Any:
-    """Return a value of the environment with the Value `new` in place of `old`."""
-    if value is old:
-        return new
-    if type(value) in (tuple, list):
-        return type(value)([_replaced(item, old, new) for item in value])
-    return value
-
-
-def _written(node: Node) -> str:
-    return f"{node.target}: the trace changed an input"
 
 
 def _fields(nodes: list[Node], refused: Container[Any]) -> list[tuple[str, ...]]:

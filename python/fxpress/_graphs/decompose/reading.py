@@ -151,7 +151,6 @@ class TemplateBuilder:
         self._wrapped = wrapped
         self._call = call
         self._written = written
-        self._writes = None if written is None else call.number_of(written)
         self._meta = meta
         self._env = context.mode.shape_env
         self._is_symbolic = bool(numbers)
@@ -177,8 +176,10 @@ class TemplateBuilder:
         tracer = self._context.tracer
         calls = () if tracer is None else tuple(tracer.torch_fn_counts.items())
         fresh = tuple(self._fresh)
-        rest = (calls, self._is_symbolic, False, False, self._writes)
-        return Template(nodes, self._numbers, fresh, described, *rest)
+        written = self._written
+        writes = None if written is None else self._call.number_of(written)
+        parts = (nodes, self._numbers, fresh, described, calls, self._is_symbolic)
+        return Template(*parts, writes=writes)
 
     def _nodes_of(self, entries: list[Entry]) -> tuple[TemplateNode, ...]:
         nodes: list[TemplateNode] = []
@@ -354,10 +355,9 @@ class TemplateBuilder:
                 is_written = value is self._written
                 if is_written and facts_of(inner, self._env, outer.requires_grad) != value.facts:
                     raise self._refuse("the call changes the metadata of the tensor it writes to")
-                number = self._number_of(inner)
-                storage = self._storage(inner)
                 argument = None if is_written else self._call.number_of(value)
-                return Output(number, value.facts, storage, is_written, is_written, argument)
+                place = (self._number_of(inner), value.facts, self._storage(inner))
+                return Output(*place, is_base=is_written, argument=argument)
         if type(result) is not compat.FunctionalTensor:
             raise self._refuse(f"the call returns a {type(result).__name__}")
         if compat.was_written(result):  # functionalization would compute its views again

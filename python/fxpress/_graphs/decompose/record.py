@@ -32,6 +32,11 @@ _MARKS: dict[str, Any] = {
 }
 
 
+def changed_input(target: Any) -> UnsafeError:
+    """Return the error for a call that writes to a tensor, and cannot be instantiated."""
+    return UnsafeError(f"{target}: the trace changed an input")
+
+
 class _CallToTrace(NamedTuple):
     """A call that torch traces, with its arguments."""
 
@@ -79,7 +84,7 @@ class _CallToTrace(NamedTuple):
         aliases = [value for value in self.call.values if value.storage is changed[0].storage]
         outer = wrapped[changed[0]]
         if result is not outer or changed != aliases or not compat.has_only_new_data(outer):
-            raise UnsafeError(f"{target}: the trace changed an input")
+            raise changed_input(target)
         return result, wrapped, changed[0]
 
 

@@ -64,7 +64,6 @@ class Output(NamedTuple):
     facts: Facts
     storage: int  # its storage's number, as in TensorSpec
     is_base: bool = False  # see `Value.is_base`
-    is_written: bool = False  # whether the call wrote to the tensor
     argument: int | None = None  # the index in `Call.values` of the tensor, if it is an argument
 
 

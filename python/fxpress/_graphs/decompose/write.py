@@ -153,7 +153,7 @@ class Writer:
             helper=self,
         )
         for node in self._nodes:
-            if node is not None:
+            if node is not None and compat.EAGER_INPUTS in node.meta:
                 compat.set_eager_inputs(node)
         argument = self._argument(plan.output)
         return compat.append(self._graph, name, "output", "output", (argument,), {})

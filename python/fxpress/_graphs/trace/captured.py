@@ -18,10 +18,11 @@ from typing import Any, NamedTuple
 
 import torch
 from torch.fx import Graph, Node, Proxy
+from torch.fx.immutable_collections import immutable_list
 
 from fxpress._graphs.trace.fakes import Fakes, is_simple
-from fxpress._graphs.trace.inputs import counted_since
-from fxpress._graphs.trace.proxy_calls import ProxyCalls, node_of_number
+from fxpress._graphs.trace.inputs import add_counts, counted_since
+from fxpress._graphs.trace.proxy_calls import PLAIN_TYPES, ProxyCalls, node_of_number
 from fxpress._torch import tracing as compat
 from fxpress._torch.fakes import share_gradient_edge
 from fxpress._torch.origins import BUILTIN, is_torchs, user_kernel
@@ -131,7 +132,7 @@ class Captured:
                     with interpreter._set_current_node(node):
                         if not recipe.is_symbolic:
                             return self._repeat(recipe, inputs, numbers)
-                        with compat.disable_proxy_modes_tracing():
+                        with compat.without_tracing():
                             return self._repeat(recipe, inputs, numbers)
                 if key in self._recipes:
                     key = None
@@ -239,16 +240,13 @@ class Captured:
         tensors, numbers = list(inputs), list(given)
         nodes = [tracer.tensor_tracker[fake].proxy.node for fake in inputs]
 
-        def node_of(index: _Index) -> Node:
-            found = nodes[index.number]
-            if found is None:  # an item of a tuple, whose node torch's `track_tensor_tree` created
-                found = tracer.tensor_tracker[tensors[index.number]].proxy.node
-            return found
-
-        def argument(value: Any) -> Any:
+        def argument(value: _Index | _Number) -> Any:
             if type(value) is _Number:
                 return node_of_number(numbers[value.number], tracer)
-            return node_of(value)
+            found = nodes[value.number]
+            if found is None:  # an item of a tuple, whose node torch's `track_tensor_tree` created
+                found = tracer.tensor_tracker[tensors[value.number]].proxy.node
+            return found
 
         def made(item: _Tensor) -> Any:
             base = None if item.base is None else tensors[item.base]
@@ -291,9 +289,7 @@ class Captured:
         return _mapped(recipe.result, _INDEX, lambda index: tensors[index.number])
 
     def _count(self, counts: _Counts) -> None:
-        totals = self._tracer.torch_fn_counts
-        for function, times in counts.functions:
-            totals[function] = totals.get(function, 0) + times
+        add_counts(self._tracer, counts.functions)
         self._tracer.torch_fn_metadata = counts.last
         compat.count_gradients(counts.gradients)
 
@@ -374,16 +370,14 @@ class _Recording:
         """Return the recipe of the recorded call with its result; None if it is not repeatable."""
         if self._is_spoiled or not self._steps:
             return None
-        if compat.autograd_state() != self._state or self._added() != self._expected:
+        added = len(self._tracer.graph.nodes) - self._length
+        if compat.autograd_state() != self._state or added != self._expected:
             return None
         try:
             described = self._argument(result)
             return _Recipe(self._steps, self._since_mark(), described, bool(self._kept))
         except _NotRepeatableError:
             return None
-
-    def _added(self) -> int:
-        return len(self._tracer.graph.nodes) - self._length
 
     def _argument(self, value: Any) -> Any:
         kind = type(value)
@@ -433,13 +427,8 @@ class _Recording:
         return _Tensor(pattern, edge, base, facts._replace(fake=None), new, numbers)
 
 
-_CONSTANTS = frozenset(
-    (
-        *(int, bool, str, type(None), type(...)),
-        *(torch.dtype, torch.device, torch.layout, torch.memory_format),
-    )
-)
-_SEQUENCES = frozenset((tuple, list, torch.Size, *compat.IMMUTABLE_LISTS))
+_CONSTANTS = PLAIN_TYPES | {type(...)}
+_SEQUENCES = frozenset((tuple, list, torch.Size, immutable_list))
 
 
 class _Facts(NamedTuple):

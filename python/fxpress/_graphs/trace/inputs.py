@@ -8,7 +8,7 @@ tensors. For later ones, fxpress does the work and adds the same counts.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from fxpress._graphs.trace.fakes import Fakes, is_plain
@@ -67,8 +67,7 @@ class Inputs:
         with DisableTorchFunction():
             shortcut()
         counts, last = known
-        for function, times in counts:
-            tracer.torch_fn_counts[function] = tracer.torch_fn_counts.get(function, 0) + times
+        add_counts(tracer, counts)
         if counts:
             tracer.torch_fn_metadata = last
 
@@ -91,6 +90,13 @@ def counted_since(after: dict[Any, int], before: dict[Any, int]) -> list[tuple[A
     return [
         (each, n - before.get(each, 0)) for each, n in after.items() if n != before.get(each, 0)
     ]
+
+
+def add_counts(tracer: Any, counts: Iterable[tuple[Any, int]]) -> None:
+    """Add (function, number of calls) to the counts of a tracer."""
+    totals = tracer.torch_fn_counts
+    for function, times in counts:
+        totals[function] = totals.get(function, 0) + times
 
 
 def without_stack_traces(original: Any, tracer: Any, *args: Any, **kwargs: Any) -> Any:

@@ -82,12 +82,14 @@ class StackTraces:
         return "".join(traceback.StackSummary.from_list(summaries).format()).strip()
 
 
-_CONSTANTS = frozenset(
+# Types of constants that are equal only if they are the same for a trace, unlike floats.
+PLAIN_TYPES = frozenset(
     (
-        *(int, float, bool, str, type(None)),
+        *(int, bool, str, type(None)),
         *(torch.dtype, torch.device, torch.layout, torch.memory_format),
     )
 )
+_CONSTANTS = PLAIN_TYPES | {float}
 _SEQUENCES = {tuple: tuple, torch.Size: tuple, list: list}
 _NOTHING = contextlib.nullcontext()
 
