@@ -87,7 +87,7 @@ class Tail final : public Source {
   std::vector<std::byte> bytes_;  // the last bytes of source_
 };
 
-// Fills `extent` from the 64-bit end record. Returns false if no locator of it ends at `end`.
+// Fills `extent` from the 64-bit end record. Returns false if no 64-bit locator ends at `end`.
 bool find_end_64(const Source& source, uint64_t end, Extent& extent) {
   if (end < kEnd64LocatorSize + kEnd64Size) return false;
   std::array<std::byte, kEnd64LocatorSize> locator_bytes{};

@@ -102,7 +102,7 @@ class PositionTable {
     return slots_[probe(hash, is_same)];
   }
 
-  // Returns find(hash, is_same) if that is not kAbsent; else stores `position`. Requires !full().
+  // Like find(), but stores and returns `position` if the element is absent. Requires !full().
   template <class F>
   uint32_t insert(uint64_t hash, uint32_t position, F&& is_same) {
     uint32_t& slot = slots_[probe(hash, is_same)];

@@ -2,7 +2,7 @@
 //
 // The inputs of node i are inputs[input_begin[i] .. input_begin[i + 1]): each node in its args,
 // then in its kwargs, in the order of fx's map_arg, with repetitions. A function that visits the
-// arguments in this order therefore finds the next node as the next input, without a lookup.
+// arguments in this order reads the ids of the nodes one after the other, without lookups.
 #pragma once
 
 #include <cstdint>

@@ -34,12 +34,12 @@ class NameTable {
   // Returns `candidate` with illegal characters replaced by underscores.
   StringId legal(StringId candidate) { return parse(candidate).candidate; }
 
-  // Sets the result of parse(raw). Used for non-ASCII text, which the caller parses, because
-  // Python's regular expressions recognize more digits. number: a result of number(), or kNoNumber.
+  // Sets the result of parse(raw). The caller parses non-ASCII text by Python's regular
+  // expressions, which know more digits than parse(). number: a result of number(), or kNoNumber.
   void define(StringId raw, StringId candidate, StringId base, int64_t number);
 
-  // Returns the base names whose counts have changed since forget_changes() or begin_graph(), in
-  // the order of their first change.
+  // Returns the base names whose last number, count(), has changed since forget_changes() or
+  // begin_graph(), in the order of their first change.
   std::span<const StringId> changed_bases() const { return changed_; }
   int64_t count(StringId base) const { return counts_[base.value()]; }
   void forget_changes();

@@ -1,5 +1,5 @@
-// Defines the types of functions that read and create tensors. The extension module _aten, which is
-// linked to libtorch, exports these functions to _native, which is not, in Python capsules.
+// Defines the types of functions that read and create tensors. The extension module _aten exports
+// these functions in Python capsules. _native uses them, because it is not linked to libtorch.
 #pragma once
 
 #include <cstddef>

@@ -223,8 +223,8 @@ class Instantiator {
 
   uint32_t first_computed() const { return static_cast<uint32_t>(PyList_GET_SIZE(request_.names)); }
 
-  // Creates the names of all nodes before renaming. Dead nodes get names too, because names of
-  // later nodes depend on them. Dead nodes that compute sizes get none:
+  // Creates the names that nodes have before renaming. Dead nodes get names too, because names of
+  // later nodes depend on them. Only dead nodes that compute sizes get no names:
   // `_graphs/decompose/names.py` renames the nodes of programs with symbolic sizes.
   void name_all() {
     for (Py_ssize_t i = 0; i < PyList_Size(request_.names); ++i) {
@@ -326,7 +326,7 @@ class Instantiator {
     return call_method(request_.helper, method.get(), argument);
   }
 
-  // Sets the graph's namespace to the names before renaming, because torch's renaming keeps them.
+  // Sets the graph's namespace to the names before renaming: torch's renaming does not change it.
   void restore_names() {
     const Ref space = get_attr(request_.graph, fx::names.graph_namespace);
     const Ref used = get_attr(space.get(), fx::names.used_names);

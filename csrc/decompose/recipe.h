@@ -51,8 +51,8 @@ struct RecipeNode {
   ValueSpec value;
   int32_t number;  // number of the expression that the node computes; kNoNumber: none
   bool is_needed;  // whether another node of the program computes this expression
-  int32_t parts;   // nodes before this one that compute it if no earlier node does
-  int32_t read;    // value of the tensor whose size the trace read here; kNothing: none
+  int32_t parts;   // how many nodes just before this one compute it, if no earlier node does
+  int32_t read;    // if the node reads a tensor's size: the tensor, as in `uses`; else kNothing
 };
 
 inline constexpr int32_t kNoNumber = -1;
@@ -64,7 +64,7 @@ class Recipe {
   Recipe(PyObject* source, fx::NameWriter& names);
 
   const std::vector<RecipeNode>& nodes() const { return nodes_; }
-  // Returns the value's number (as in RecipeNode::uses) of a node of the recorded trace.
+  // Returns the number (as in RecipeNode::uses) of a node of the recorded trace.
   int32_t number_of(PyObject* original) const;
   bool counts() const { return counts_; }
 

@@ -274,8 +274,8 @@ bool Builder::bind_arguments(Open& open, const NodeGuard& guard, const Enter& en
   });
 }
 
-// Returns whether an instruction of the inlined graph, not the look-ahead, sets the value. If
-// Python makes the call instead, the value's slot can then contain the result of the call.
+// Returns whether an instruction of the inlined graph sets the value, and not the look-ahead. Then
+// the value's slot can also store the result of the call, if Python makes the call.
 bool Builder::is_made_in(const Open& open, uint32_t value) const {
   if (value == kNone || values_[value].definition == kNone || values_[value].fixed) return false;
   return values_[value].definition > enter_instructions_[open.enter];

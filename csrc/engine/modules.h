@@ -21,8 +21,8 @@ uint64_t dict_changes();
 // same version, so that a cache must also record the dict.
 uint64_t dict_version(PyObject* dict);
 
-// Returns whether a dict has the version `version`, and so is unchanged. `dict` may be freed if
-// dicts are watched.
+// Returns whether a dict has the version `version`, and so is unchanged. If dicts are watched,
+// `dict` is not read, so it may be freed already.
 bool is_version(PyObject* dict, uint64_t version);
 
 // Invalidates all values that were cached from dicts. Must be called if an object gets another
@@ -73,7 +73,7 @@ void store_call(PyObject* dispatcher, int64_t index);
 
 // The functions below run no Python code.
 
-// Registers how a class behaves that has `function` as its forward().
+// Registers the behavior of the classes whose forward() is `function`.
 void register_forward(PyObject* function, Forward kind);
 
 // Returns how register_forward() has registered the forward() of a class.
@@ -90,7 +90,7 @@ void refresh(ModuleRef& ref);
 // getattr() finds `name` elsewhere. Requires an up-to-date `ref`.
 PyObject* plain_children(const ModuleRef& ref, PyObject* name);
 
-// Returns whether a module's path still leads to it, and refreshes it; else sets plan.stale.
+// Returns whether a module's path still leads to it. If so, calls refresh(); else sets plan.stale.
 bool in_place(Plan& plan, uint32_t index);
 
 // Returns whether a call of this module only calls its forward().
@@ -105,8 +105,7 @@ PyObject* graph_root(PyObject* graph);
 // Returns an attribute as nn.Module finds it, borrowed; null if only Python can find it.
 PyObject* plain_attribute(Plan& plan, Load& load);
 
-// Dispatcher -> the index of its next call, as if the calls that look_ahead() has checked were
-// made.
+// Dispatcher -> the index of its next call after all calls that look_ahead() has checked.
 using CallsAhead = std::unordered_map<PyObject*, int64_t>;
 
 // Returns whether the run may execute the inlined callee now, instead of calling it in Python. Sets

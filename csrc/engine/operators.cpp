@@ -41,9 +41,9 @@ class Listener final : public c10::OpRegistrationListener {
 
 constexpr std::string_view kNamespace = "aten::";
 
-// A copy of torch's set of Python kernels. A set has no version, so two sizes of the set show
-// changes. They miss a change only if equally many kernels are added and removed, and the set's
-// hash table is rebuilt in between.
+// A copy of torch's set of Python kernels. A set has no version, so a new value of `used` or
+// `filled` shows a change. A change goes unnoticed only if equally many kernels are added and
+// removed, and the set's hash table is rebuilt in between.
 struct Table {
   Py_ssize_t used = -1;                   // number of kernels
   Py_ssize_t filled = -1;                 // table entries in use, including deleted kernels

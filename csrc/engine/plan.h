@@ -130,10 +130,10 @@ struct ModuleRef {
   uint32_t checked = 0;                  // Plan::walk when the path was checked last
   bool in_place = false;                 // whether the path led to the module in the last check
   uint64_t holder_version = 0;           // version of the parent's _modules that contained it
-  unsigned int name_type_version = 0;    // version of the parent's class without attribute `name`
-  uint64_t name_dict_version = 0;        // version of the parent's __dict__ without `name`
-  uint64_t name_parameters_version = 0;  // version of the parent's parameters without `name`
-  uint64_t name_buffers_version = 0;     // version of the parent's buffers without `name`
+  unsigned int name_type_version = 0;    // version of the parent's class when it lacked `name`
+  uint64_t name_dict_version = 0;        // version of the parent's __dict__ when it lacked `name`
+  uint64_t name_parameters_version = 0;  // version of the parent's parameters; as before
+  uint64_t name_buffers_version = 0;     // version of the parent's buffers; as before
   PyObject* dict = nullptr;              // the module's __dict__ at the last refresh(), borrowed
   uint64_t dict_version = 0;             // version of `dict`; 0: nothing is cached
   bool plain_dict = false;               // whether no entry of __dict__ changes calls of the module
@@ -154,8 +154,8 @@ struct ModuleRef {
 struct Load {
   uint32_t owner;                 // ModuleRef of the attribute's owner; kNone: only Python finds it
   Ref name;                       // the attribute's name
-  unsigned int type_version = 0;  // version of the owner's class without attribute `name`
-  uint64_t dict_version = 0;      // version of the owner's __dict__ without `name`
+  unsigned int type_version = 0;  // version of the owner's class when it lacked `name`
+  uint64_t dict_version = 0;      // version of the owner's __dict__ when it lacked `name`
   uint64_t tables[3] = {};        // versions of the owner's parameters, buffers and modules
   PyObject* value = nullptr;      // the attribute, borrowed; valid while the versions are unchanged
 };

@@ -112,7 +112,7 @@ class Run {
   bool done_ = false;                  // the output was executed
   bool inline_ok_ = true;              // modules may be inlined
   bool boxed_ok_ = true;               // operators may be called through the dispatcher
-  bool hidden_ok_ = true;              // only kBoxed with runs_python may run Python code
+  bool hidden_ok_ = true;              // operators without runs_python do not run Python code
   bool meta_ = false;                  // torch.fx.traceback preserves the meta of nodes
 };
 

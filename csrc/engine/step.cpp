@@ -126,7 +126,7 @@ Ref Run::value_of(const Instruction& instruction, PyObject* node) {
 // Returns `argument` with nodes replaced by their values.
 Ref Run::map(const Instruction& instruction, PyObject* argument) {
   fx::ArgMapper mapper;
-  std::vector<Ref> values;  // keeps values alive: `mapper` caches containers
+  std::vector<Ref> values;  // owns the values: the lambda must return borrowed references
   return mapper.map(argument, [&](PyObject* node) {
     values.push_back(value_of(instruction, node));
     return values.back().get();

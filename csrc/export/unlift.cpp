@@ -82,7 +82,7 @@ class Unlifter {
   PyObject* target(uint32_t i) const { return read_.targets[read_.graph.targets[i]]; }
   StringId name_id(PyObject* name) { return name_writer_.intern(utf8(name)); }
 
-  // ---- placeholders, and the nodes from which nodes were copied ----
+  // ---- placeholders, and the originals of copied nodes ----
 
   void find_inputs() {
     lifted_.assign(size(), nullptr);
@@ -103,8 +103,8 @@ class Unlifter {
     }
   }
 
-  // Finds the nodes of source_.origin from which nodes were copied. A placeholder is found by its
-  // target, because copying may rename it. Other nodes are found by name.
+  // Indexes the nodes of source_.origin, the originals of the program's nodes: placeholders by
+  // target, because copying may rename them, and other nodes by name.
   void find_origins() {
     origins_ = fx::list_nodes(source_.origin.get());
     for (uint32_t k = 0; k < origins_.size(); ++k) {

@@ -19,8 +19,8 @@ Ref new_module(PyTypeObject* type);
 void register_parameter(PyObject* module, PyObject* name, PyObject* value);
 void register_buffer(PyObject* module, PyObject* name, PyObject* value, bool persistent);
 
-// Copies the entries of `body` into `target`. For a container, adds a new empty one. Other values
-// are shared.
+// Copies the entries of `body` into `target`. A copied container is new and empty. Other values are
+// shared.
 void fill_fresh(PyObject* target, PyObject* body);
 
 // Resolves dotted paths from a root module. Caches the objects along the paths, so that common

@@ -373,7 +373,7 @@ class Generator {
   void emit_function(NodeId id, PyObject* node, PyObject* target, PyObject* args,
                      PyObject* kwargs) {
     if (symbols.boxed_arguments == Py_True && has_boxes(node, target)) throw NotPlain();
-    const TargetText text = describe_target(target);  // a copy: arguments may change the original
+    const TargetText text = describe_target(target);  // a copy: a later call overwrites the result
     if (text.kind == TargetKind::kOperator) {
       start_assignment(id);
       append_format(text.text, args);

@@ -70,7 +70,7 @@ class LocalNames {
 
 // Returns whether a word without a mark equals a local name. This is possible: a placeholder may be
 // named like a global (`torch`, `max`), and the repr of a symbolic size may be named like a node.
-// If another text of the same shape has other local names, this word differs in meaning.
+// In another text of the same shape, the local name may be another, and the word means a global.
 bool mentions_local(std::string_view marked, const LocalNames& names) {
   for (size_t at = 0; at < marked.size();) {
     if (marked[at] == kLocalMark) {

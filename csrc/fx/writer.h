@@ -108,7 +108,7 @@ class GraphWriter {
   // use.
   void rename(PyObject* node, PyObject* name);
 
-  // Marks the name of a node that does not exist as in use in this graph.
+  // Marks a name as in use in this graph, although no node has it.
   void take_name(core::StringId name);
 
   // Writes the counts of the namespace and the length of the graph, which is then complete.

@@ -9,9 +9,9 @@
 
 namespace fxpress::cpython {
 
-// Counts the holds of a state of the collector that all threads share. The state is on while a hold
-// exists. All members require the GIL. A number, not an address, identifies a hold, because
-// greenlets move their stacks.
+// Counts the holds on a mode of the collector: paused, or rare collections. All threads share the
+// mode, which is on while a hold exists. All members require the GIL. A number, not an address,
+// identifies a hold, because greenlets move their stacks.
 class Holds {
  public:
   int count() const { return static_cast<int>(threads_.size()); }
@@ -33,7 +33,7 @@ class Holds {
 // so that gc.disable() and gc.enable() keep their effect. The split callback and reads of files
 // never run during a pause. These functions of users may: registration hooks of nn.Module, a
 // replaced nn.Module.__init__, and copy() of a meta that is not a dict. Reading a program may also
-// run unpickling, where it is allowed, functions registered for pytrees, and torch's verifier.
+// run torch's verifier, functions registered for pytrees and, if it is allowed, unpickling.
 //
 // Each of the extension modules _native and _aten counts its own pauses. Pauses in _aten end before
 // the GIL is released.
@@ -53,8 +53,7 @@ int gc_pauses();
 
 // Makes collections rare in all threads, by raising the collector's first threshold. Most
 // collections during a trace would free nothing, because nearly all new objects are live until the
-// graph is done. They are not stopped, as by a GcPause, because some objects become garbage
-// earlier.
+// graph is done. A GcPause would keep the few objects that become garbage earlier.
 class RareCollections {
  public:
   RareCollections();

@@ -49,10 +49,9 @@ inline PyObject* readable_table(PyObject* module_dict, PyObject* table_name) {
                                                                                      : nullptr;
 }
 
-// Returns the value of `name` in the first of the tables that contains it; borrowed. Returns null
-// if no table contains it, or if a table before one that contains it is missing. tables:
-// parameters, buffers and children, as in nn.Module.__getattr__. table_of(table) returns a dict or
-// null.
+// Searches the tables for `name` in order; returns its value, borrowed. Returns null if no table
+// contains `name`, or if the search reaches a missing table. tables: parameters, buffers and
+// children, as in nn.Module.__getattr__. table_of(table) returns a dict or null.
 template <class Tables, class TableOf = std::identity>
 PyObject* find_in_tables(const Tables& tables, PyObject* name, TableOf table_of = {}) {
   for (PyObject* each : tables) {

@@ -65,7 +65,7 @@ inline PyTypeObject* as_type(PyObject* type) {
   return reinterpret_cast<PyTypeObject*>(type);
 }
 
-// Returns isinstance() of the object's actual type. Runs no Python code.
+// Like isinstance(object, type), but ignores __class__ and runs no Python code.
 inline bool is_a(PyObject* object, PyObject* type) {
   return PyObject_TypeCheck(object, as_type(type)) != 0;
 }

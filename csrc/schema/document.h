@@ -113,7 +113,7 @@ class Document {
 class DocumentBuilder final : public EventSink {
  public:
   explicit DocumentBuilder(const Schema& schema) : document_(schema) {}
-  // Starts with a copy of the values of `base`, which reuse() can add without changes.
+  // Starts with a copy of `base`. reuse() adds one of its values without changes.
   explicit DocumentBuilder(const Document& base) : document_(base) {}
   void reuse(const Value& value) { add(value); }
   // Adds a placeholder for a value that the caller stores outside the document under `number`.

@@ -375,8 +375,8 @@ class Walk {
         {document_.children(value), 0, type, tag, shape, value.kind == ValueKind::kMap, rule});
   }
 
-  // Visits the values of `level` until one of them opens another level. Returns true in this case,
-  // in which `level` is no longer valid.
+  // Visits the values of `level` until one of them opens another level. Returns whether one did;
+  // `level` is then no longer valid.
   bool goes_deeper(Level& level) {
     while (level.next < level.values.size()) {
       const bool is_open = level.type != nullptr ? visit_field(level)

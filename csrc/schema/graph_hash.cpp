@@ -133,7 +133,7 @@ class GraphHasher {
   std::vector<std::string_view> new_symbols_;    // symbols that the current node or input defines
   std::vector<uint32_t> results_;                // values that the current node or input defines
   std::vector<uint32_t> touched_;                // sets of the values in the current argument
-  bool in_call_ = false;  // whether call() runs: passes may have removed values that it refers to
+  bool in_call_ = false;  // whether a module call is hashed; it may name values that passes removed
   SideEffects inner_;     // side effects of the subgraphs that the current node runs
 };
 
@@ -353,7 +353,7 @@ Digest GraphHasher::node(const Value& node) {
   Hasher hasher("node");
   hasher.text(target);
   add(hasher, field(node, Field::Node_is_hop_single_tensor_return), Names::kUse);
-  std::vector<uint32_t> taken, written, aliased;  // ids of sets: all, written, aliased
+  std::vector<uint32_t> taken, written, aliased;  // sets of all, written and aliased arguments
   inner_ = {};
   const auto inputs = document_.children(field(node, Field::Node_inputs));
   hasher.size(inputs.size());

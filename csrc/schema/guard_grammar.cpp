@@ -47,7 +47,7 @@ constexpr std::array<std::string_view, 8> kOthersOfTorch = {
     "_sym_ceil", "_sym_floor", "sym_int", "sym_ite", "sym_max", "sym_min", "sym_not", "sym_sum"};
 constexpr std::array<std::string_view, 6> kMethods = {"dim",  "item",           "numel",
                                                       "size", "storage_offset", "stride"};
-// The methods that an exponent may call. The product of sizes that numel() returns may be large.
+// The methods that an exponent may call. numel() is missing: a product of sizes may be large.
 constexpr std::array<std::string_view, 1> kSizes = {"size"};
 constexpr std::array<std::string_view, 5> kConstants = {"False", "None", "True", "inf", "nan"};
 
@@ -281,7 +281,7 @@ class GuardParser : core::Cursor<NoGuard> {
     return arguments();
   }
 
-  // Parses (math.log2(...)). The caller rounds it, to at most the number of bits of an integer.
+  // Parses (math.log2(...)) after math.floor. The result is at most the bit length of an integer.
   Known bits() {
     expect('(');
     if (name() != "math") throw NoGuard();
@@ -349,7 +349,8 @@ class GuardParser : core::Cursor<NoGuard> {
     return deeper(known);
   }
 
-  // Parses (number, digits), the arguments of round(). Python computes 10 to the power `digits`.
+  // Parses (number, digits), the arguments of round(). `digits` is limited: Python computes
+  // 10**digits.
   Known rounded() {
     expect('(');
     const Known known = of_number(condition());

@@ -48,9 +48,9 @@ class Renamed {
   std::vector<std::string> names_;  // new names, by rank
 };
 
-// The result of order_nodes(): nodes in canonical order, in which their results get ranks. Of the
-// nodes whose arguments all have ranks, the next node is the first by target, then by names and
-// ranks of arguments.
+// The result of order_nodes(). The canonical order is built node by node, and the results of each
+// node get the next ranks. The next node is one whose arguments all have ranks: the first by
+// target, then by the names and ranks of its arguments.
 struct OrderedNodes {
   Positions order;
   Renamed renamed;

@@ -36,7 +36,7 @@ struct Item {
   uint32_t first = kNone32;  // the contents: a linked list in Scanner::inside_
   uint32_t last = kNone32;
   uint32_t count = 0;  // number of contents
-  // The items and bytes that the call which created this item copied from its arguments.
+  // If a call created this item: the items and bytes that the call copied from its arguments.
   uint64_t copied_items = 0;
   uint64_t copied_bytes = 0;
 
@@ -229,8 +229,8 @@ class Scanner {
     stack_.push_back(found->second);
   }
 
-  // Counts a key whose hash a file can choose. A file cannot choose the hashes of other keys: few
-  // 64-bit numbers share a hash, and hashes of texts depend on a secret of the process.
+  // Counts `key` if a file can choose its hash. A file cannot choose hashes of small numbers and of
+  // texts: few 64-bit numbers share a hash, and hashes of texts depend on a secret of the process.
   void hash(uint32_t key) {
     const ValueType kind = items_[key].kind;
     if (kind != ValueType::kContainer && kind != ValueType::kLargeNumber) return;
@@ -391,7 +391,7 @@ const Item* Scanner::item(const Item& container, size_t position) const {
 // Rejects calls of functions that allocate as much memory as a number in the file requests. Charges
 // the copies that other calls make of their arguments.
 void Scanner::check_call(uint32_t function, uint32_t arguments, Item& result) {
-  constexpr uint64_t kArgumentBytes = 16;  // per argument: many calls may share one
+  constexpr uint64_t kArgumentBytes = 16;  // per argument: many calls may share one tuple
   const Item* called = &items_[function];
   const Item* passed = &items_[arguments];
   while (called->kind == ValueType::kGlobal) {

@@ -18,8 +18,8 @@ Ref GraphDecoder::graph_signature(const Value& value) {
   return call(symbols.graph_signature_type, inputs, outputs);
 }
 
-// Creates an argument of a spec that has only a name, such as a TensorArgument. Does not run its
-// constructor, which is Python code: a signature has an argument for each parameter and buffer.
+// Creates an argument that has only a name, such as a TensorArgument. Saves the time of the Python
+// constructor, because a signature has an argument for each parameter and buffer.
 Ref GraphDecoder::named_spec(PyObject* type, const Value& argument) {
   const auto name = name_in(argument);
   if (!name) raise(symbols.serialize_error, "an argument of the signature does not have a name");

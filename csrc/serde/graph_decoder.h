@@ -121,7 +121,7 @@ class GraphDecoder {
   void set_signature(const pybind11::object& signature);
 
  private:
-  // The metadata of a node in the file, as (key of Node.meta, value). Its getitem nodes get it too.
+  // The metadata of a node in the file, as (key of Node.meta, value); also for its getitem nodes.
   using Metadata = std::vector<std::pair<PyObject*, Ref>>;
 
   // The nodes that the current node's arguments contain; all borrowed.

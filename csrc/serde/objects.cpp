@@ -24,7 +24,7 @@ using schema::ValueKind;
 
 namespace {
 
-// Python stores 29 attributes of an object without a dict: a union's fields and its tag `_type`.
+// An object without a dict stores up to 29 attributes: 28 fields of a union and its tag `_type`.
 constexpr size_t kMostWithoutDict = 28;
 
 PyObject* tag_name() {

@@ -78,8 +78,8 @@ class Planner {
     }
   }
 
-  // Whether `owner` is called after `user`, so that symbols that `owner` binds do not exist yet. If
-  // the graph switches grad mode, partitions are called in graph order.
+  // Whether `owner` is surely called after `user`, which then cannot use symbols of `owner`. True
+  // only if the graph switches grad mode: partitions are then called in graph order.
   bool is_called_after(PartitionId owner, PartitionId user) const {
     return !plan_.assignment.grad.empty() && owner.valid() && owner > user;
   }
@@ -135,7 +135,7 @@ class Planner {
           path.c_str());
   }
 
-  // Finds the objects that nodes name before the split creates an object: errors change nothing.
+  // Finds the objects that nodes refer to. Nothing has been created yet, so errors change nothing.
   void resolve_attributes() {
     const std::vector<bool> needed = needed_get_attrs();
     fx::AttributePaths paths(module_);

@@ -65,7 +65,7 @@ bool is_copied_here(PyObject* value, bool observed) {
   return is_only_a_view(tensor) && tensor.is_cpu();
 }
 
-// Returns the range of bytes in its storage that a tensor uses; ValueError if it exceeds 64 bits.
+// Returns the range of bytes that a tensor uses in its storage; ValueError if it exceeds 64 bits.
 std::pair<size_t, size_t> bytes_seen(const at::Tensor& tensor) {
   if (tensor.numel() == 0) return {0, 0};
   const size_t item = tensor.itemsize();
@@ -156,7 +156,7 @@ class Originals {
  private:
   static uint64_t key(const void* address) { return reinterpret_cast<uintptr_t>(address); }
 
-  // Returns the part of its storage that a tensor uses; the caller adds this tensor next.
+  // Returns the part that a tensor uses of its storage. The caller then adds the tensor.
   Part part_of(const at::Tensor& tensor) const {
     const at::Storage& storage = tensor.storage();
     const auto [begin, end] = bytes_seen(tensor);

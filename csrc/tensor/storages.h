@@ -1,4 +1,4 @@
-// Inspects and creates many storages, and tensors that are views of storages, at a time.
+// Inspects and creates storages and views of storages, many of them in one call.
 #pragma once
 
 #include <ATen/ATen.h>

@@ -22,7 +22,7 @@ struct Mutation {
 
 struct Mutations {
   const std::vector<Mutation>& outputs;
-  PyObject* may_alias;  // (node) -> bool: a result of the node may be, or view, an argument
+  PyObject* may_alias;  // (node) -> bool: a result may be an argument or a view of an argument
 };
 
 // How a node of the program relates to its origin, a node of the source.

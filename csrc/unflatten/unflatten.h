@@ -12,7 +12,7 @@ namespace fxpress::unflatten {
 struct UnflattenSource {
   PyObject* graph;      // the flat graph
   PyObject* owner;      // the module with the attributes of get_attr nodes
-  PyObject* may_alias;  // (node) -> bool: a result of the node may be, or view, an argument
+  PyObject* may_alias;  // (node) -> bool: a result may be an argument or a view of an argument
   PyObject* parts;      // frozenset: functions that return an inner tensor of a tensor subclass
   std::vector<Mutation> mutations;
   PyObject* signatures;                     // list of tuples: signatures of preserved calls

@@ -42,7 +42,7 @@ class ArchiveReader {
  public:
   // source: a file descriptor, which must remain open; an object with a buffer; or an object with
   // `size` and `read(begin, end)`. start: the offset of the archive in the file of a descriptor.
-  // With `read`, a record's local header is checked on first use of the record, otherwise here.
+  // Checks all local headers; but if the source has `read`, each on the first use of its record.
   ArchiveReader(const pybind11::object& source, uint64_t start);
 
   // Returns {name: (offset, stored, size, crc, is_deflated)}, the members of each Record. `offset`

@@ -32,8 +32,8 @@ class Partitioning {
 
   // Records that `user`, in a partition, uses `def`. `use`: position in graph.inputs. Returns true
   // if this call makes `def` an input of the user's partition; the caller then records the symbols
-  // of `def`. Returns false if record_symbol() has added `def` before: the only symbol of `def` is
-  // the symbol that it binds.
+  // of `def`. If record_symbol() has added `def` before, there is nothing to record: `def` has no
+  // symbol except the symbol that it binds.
   bool record_use(uint32_t use, NodeId def, NodeId user);
 
   // Makes `def` an input of `user_partition`, because it binds a symbol in the shape of another

@@ -27,7 +27,7 @@ class StateLowering {
     }
   }
 
-  // Visits children before parents: a parent needs the state that the parent or a child still uses.
+  // Visits children before parents, because a parent only needs state that is still used then.
   void run() {
     struct ModuleVisit {
       ModuleId module;

@@ -50,9 +50,9 @@ class ModuleCallStacks {
   core::TextMap<uint32_t> ids_;                  // bytes of a stack -> id
 };
 
-// Gives each node without a stack, such as a node that a pass added, the stack of its users, if all
-// users were traced in one call of one module. is_remade(node): whether each graph that uses the
-// node gets a separate copy of it, so that the node needs no stack.
+// If all users of a node without a stack (such as a node that a pass added) were traced in one call
+// of one module, gives the node their stack. is_remade(node): whether each graph that uses the node
+// gets a separate copy of it, so that the node needs no stack.
 void adopt_stacks(const Graph& graph, std::vector<StackId>& stacks,
                   const std::function<bool(NodeId)>& is_remade);
 

@@ -117,7 +117,7 @@ class Outliner {
     struct Task {
       FrameId frame;
       NodeId node;
-      bool passing;  // whether the frame has a placeholder and its caller the value
+      bool passing;  // whether the frame already has a placeholder for the value
     };
     if (const PlannedId known = find(where, node); known.valid()) return known;
     std::vector<Task> tasks{{where, node, false}};
@@ -502,8 +502,8 @@ class Outliner {
     }
   }
 
-  // Restores in-place writes: if value() reads the result of a functionalized write from the
-  // written tensor, adds a copy_ of the result to the tensor after the write.
+  // Restores in-place writes. If value() has replaced the result of a functionalized write by the
+  // written tensor, adds a copy_ that writes the result to this tensor.
   void write_back() {
     if (std::find(is_written_back_.begin(), is_written_back_.end(), 1) == is_written_back_.end()) {
       return;

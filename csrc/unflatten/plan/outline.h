@@ -1,8 +1,8 @@
 // Plans the graphs of the modules in which the nodes of a flat graph were traced.
 //
 // outline() walks over the flat graph, and enters and leaves module calls by each node's stack. It
-// creates no Python objects. Each call is a CallFrame, which lists the planned nodes of its graph
-// in order of creation, which determines their names, and in graph order.
+// creates no Python objects. Each call is a CallFrame. It lists the planned nodes of its graph
+// twice: in order of creation, which determines the names of the nodes, and in graph order.
 #pragma once
 
 #include <functional>
