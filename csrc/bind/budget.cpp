@@ -1,4 +1,4 @@
-// Binds core::Budget, and scans that estimate the cost of reading a pickle or another text.
+// Binds core::Budget, and functions that estimate the cost of reading a pickle or JSON text.
 
 #include "core/budget.h"
 

@@ -31,8 +31,8 @@ Ref value_to_object(c10::IValue value);
 // Returns whether torch.jit.trace is active in this thread.
 bool is_jit_tracing();
 
-// Sets the Python error that torch sets if Python calls an operator and the operator throws
-// `thrown`. Requires the GIL.
+// Sets the same Python error as a call from Python of an operator that throws `thrown`. Requires
+// the GIL.
 void set_python_error(const std::exception_ptr& thrown) noexcept;
 
 }  // namespace fxpress::engine

@@ -31,8 +31,8 @@ void forget_dicts();
 
 // Counts the dispatched calls of runs.
 //
-// A dispatcher calls a module for the next item of `_call_modules`, and starts again after the
-// last. It counts in an attribute, which concurrent threads would overwrite. A run therefore reads
+// Each call of a dispatcher runs the next module in its `_call_modules`; after the last, the first.
+// It counts in an attribute, which concurrent threads would overwrite. A run therefore reads
 // the attribute once, counts in this object, and writes the attribute at its end. Overlapping runs
 // of one thread, in hooks or in several greenlets, share one object.
 class CallCounters {

@@ -190,8 +190,8 @@ bool Run::boxed(const Instruction& instruction) {
 
   release();
   // Another thread may have destroyed the operator's library before this call. (As in torch, it may
-  // also do so during the call.) Only this operator is checked: at exit, Python destroys its
-  // libraries while threads still run, and these threads must not wait for Python.
+  // also do so during the call.) Other removed operators do not matter: at exit, Python destroys
+  // its libraries while threads still run, and these threads must not wait for Python.
   if (has_gone(call.op, plan_.operators)) return false;
   stack_.clear();
   for (const Argument* argument = begin; argument != end; ++argument) {

@@ -14,8 +14,8 @@
 namespace fxpress::engine {
 
 // A run repeats two phases. With the GIL, it looks ahead: it reads attributes and checks inlined
-// modules until the next instruction that needs Python. Without the GIL, it executes the stretch of
-// instructions before this one. The next look-ahead sees all changes that Python code has made.
+// modules until the next instruction that needs Python. Without the GIL, it executes the
+// instructions before it ("the stretch"). The next look-ahead sees all changes by Python code.
 //
 // A Run must be on the heap, because greenlets move the stack.
 class Run {

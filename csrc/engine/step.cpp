@@ -64,7 +64,7 @@ Ref Run::call(const Instruction& instruction, PyObject* callee, PyObject* args, 
 Ref Run::call_module(const Instruction& instruction, PyObject* args, PyObject* kwargs) {
   const Ref module = load(instruction);
   PyObject* callee = module.get();
-  // Forward::kCounting dispatchers read the count in CallCounters, others read an attribute.
+  // A kCounting dispatcher reads CallCounters. A kDispatcher reads its attribute, set below.
   const bool dispatches = forward_of(Py_TYPE(callee)) == Forward::kDispatcher;
   const int64_t index = dispatches ? scope_->next(callee) : -1;
   if (index < 0) return call(instruction, callee, args, kwargs);

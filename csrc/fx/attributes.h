@@ -36,7 +36,7 @@ class AttributePaths {
   // along the path, and registers a tensor that is not a Parameter as a buffer.
   void assign(PyObject* path, PyObject* value);
 
-  // Returns whether a module along `path` is the same below `other_root` and below this root.
+  // Returns whether this root and `other_root` share a module along `path`.
   bool shares_owner(PyObject* other_root, PyObject* path);
 
  private:

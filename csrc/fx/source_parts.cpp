@@ -20,7 +20,7 @@ namespace {
 // Longer texts have no shape, because the cache of shapes would be large and rarely hit.
 constexpr size_t kMaxText = size_t{1} << 16;
 
-// kWord[c]: whether a name may contain the character c. Texts are tested character by character.
+// kWord[c]: whether a name may contain the character c.
 constexpr std::array<bool, 256> kWord = [] {
   std::array<bool, 256> word{};
   for (unsigned c = '0'; c <= '9'; ++c) word[c] = true;

@@ -17,7 +17,7 @@ class Holds {
   int count() const { return static_cast<int>(threads_.size()); }
   // Adds a hold of this thread, and returns its number.
   uint64_t add();
-  // Removes a hold. Returns true if it was the last one, and false if it did not exist.
+  // Removes a hold, if it exists. Returns whether it was the last one.
   bool remove(uint64_t number) { return threads_.erase(number) != 0 && threads_.empty(); }
   // Removes the holds of other threads, which do not exist in a forked child. Returns true if it
   // has removed holds and none is left.

@@ -101,8 +101,8 @@ inline int watch_changes(void (*changes)()) {
   return watcher;
 }
 
-// Starts to watch a dict. Returns false if it cannot be watched, such as a __dict__ whose values
-// are stored inline in its object: 3.13 changes these values without a notification.
+// Starts to watch a dict. Returns false if Python cannot watch it. One case is a __dict__ with
+// values stored inline in the object: 3.13 changes them without a notification.
 inline bool watch_dict(int watcher, PyObject* dict) {
   if (watcher < 0 || reinterpret_cast<PyDictObject*>(dict)->ma_values != nullptr) return false;
   if (PyDict_Watch(watcher, dict) == 0) return true;

@@ -26,7 +26,7 @@ constexpr std::array kRules = {
 // The types of text in which an ASCII character may occur, as bits.
 enum Part : uint8_t {
   kInIdentifier = 1,
-  kInArgument = 2,    // name of an argument; Python rejects parameters with "-", "." and " "
+  kInArgument = 2,    // name of an argument; "-", "." and " " in it only cause Python errors
   kInOperator = 4,    // an operator's name
   kInExpression = 8,  // an expression, outside of quotes
   kInNumber = 16,     // digits or a symbol's name, inside the quotes of an expression
@@ -164,7 +164,7 @@ size_t find_comma(std::string_view text) {
   return text.size();
 }
 
-// Whether a text is a module stack, "key,path,class;...". The decoder counts the parts of entries.
+// Whether a text is a module stack, "key,path,class;...". The decoder checks the number of parts.
 bool is_module_stack(std::string_view text) {
   while (!text.empty()) {
     std::string_view entry = text.substr(0, text.find(';'));

@@ -398,8 +398,7 @@ void Scanner::check_call(uint32_t function, uint32_t arguments, Item& result) {
     const size_t end = called->text.find('\n');
     const std::string_view module = called->text.substr(0, end);
     const std::string_view name = called->text.substr(end + 1);
-    // pickle writes arguments as a tuple. A result of a call could have elements that `passed` does
-    // not list.
+    // pickle writes arguments as a tuple. If a call created them, `passed` may not list them all.
     if (passed->kind != ValueType::kContainer || !passed->text.empty()) {
       fail("it calls a function with arguments that are not a tuple");
     }

@@ -227,7 +227,7 @@ class GraphDecoder {
   Ref take_apart(PyObject* node, std::span<const Value> parts, const Metadata& metadata);
   PyObject* getitem(PyObject* node, size_t index, core::StringId candidate);
   // Sets a node's name to its name in the file, and sets its value. As in torch, the graph's
-  // namespace contains the name with which the node was created.
+  // namespace keeps the name with which the node was created.
   void name_result(PyObject* node, std::string_view name);
   void name_unused(PyObject* node);
   // Whether a higher-order operator returns its only result directly, and not in a tuple. Files of

@@ -35,7 +35,7 @@ struct EncodeContext {
 // The names that the current graph's nodes have in the file, and the tables that contain the names.
 class NodeNames {
  public:
-  // Makes a graph current during its lifetime. module: the module of the graph, or null if `values`
+  // A graph is current while its Within exists. module: the graph's module, or null if `values`
   // belong to a single node.
   class Within {
    public:
@@ -47,7 +47,7 @@ class NodeNames {
     core::ScopedValue<PyObject*> module_;
   };
 
-  // Starts a part for encode_part(), whose arguments may be nodes outside the current graph.
+  // Starts a part for encode_part(). Arguments in it may be nodes outside the current graph.
   // merged: a dict with the contents of merged(); borrowed.
   void begin_part(PyObject* merged) { alone_ = merged; }
 

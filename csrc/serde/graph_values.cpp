@@ -64,8 +64,8 @@ Table table_of(PyObject* value) {
   return Table::kNone;
 }
 
-// Calls call(). Converts an exception to SerializeError with the node; but if checks are on, to
-// Doubtful, because torch's verifier may find the program invalid.
+// Calls call(). Converts an exception to SerializeError with the node. If checks are on, converts
+// it to Doubtful instead, because torch's verifier may find the program invalid.
 template <class F>
 void GraphValues::guarded(PyObject* node, F&& call) const {
   try {

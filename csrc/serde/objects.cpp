@@ -42,8 +42,8 @@ void set_attribute(PyObject* object, PyObject* name, PyObject* value) {
   check(PyObject_GenericSetAttr(object, name, value));
 }
 
-// Objects are created without calling __new__, so a schema class may only have base classes that
-// are written in Python.
+// Raises TypeError if a schema class has a base class that is not written in Python: objects are
+// created without calling __new__.
 void check_plain(PyObject* type) {
   for (PyTypeObject* base = as_type(type); base != &PyBaseObject_Type; base = base->tp_base) {
     if (PyType_HasFeature(base, Py_TPFLAGS_HEAPTYPE) == 0) {

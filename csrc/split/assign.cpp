@@ -266,7 +266,7 @@ class Assigner {
           node(exit), enter);
   }
 
-  // Fills `partitions` of each region by its ids. All nodes must have a partition already.
+  // Sets StateRegion::partitions from StateRegion::ids. All nodes must have a partition already.
   void close(std::vector<StateRegion>& regions, const char* message) {
     const Ref table = Ref::steal(PyDict_New());
     for (StateRegion& region : regions) {

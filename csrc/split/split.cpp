@@ -199,7 +199,7 @@ class Planner {
   SplitPlan& plan_;  // the plan that run() completes
 };
 
-// Whether `read` has the nodes of `assigned`, and exactly its calls are in partitions.
+// Whether `read` has the nodes of `assigned`, and its nodes in partitions are exactly the calls.
 bool fits(const std::vector<Ref>& assigned, const Assignment& assignment,
           const fx::ReadGraph& read) {
   bool same = assigned.size() == read.nodes.size();

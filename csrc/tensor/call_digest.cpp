@@ -111,7 +111,7 @@ class Digest {
 
   bool append_device(PyObject* value) {
     const c10::Device device = reinterpret_cast<THPDevice*>(value)->device;
-    // Without an index, a device of an accelerator is the current one.
+    // An accelerator device without an index is the current one, which may change.
     if (!device.has_index() && !device.is_cpu() && !device.is_meta()) return false;
     return tag('v') && number(device.type()) && number(device.index());
   }

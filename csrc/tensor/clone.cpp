@@ -122,7 +122,7 @@ class Originals {
     const at::Tensor& tensor = THPVariable_Unpack(object);
     Part seen = part_of(tensor);
     seen.begin = seen.begin / kAlignment * kAlignment;
-    // If nothing else refers to a tensor or to its storage, both occur only once.
+    // If nothing else refers to a tensor or to its storage, the list contains both only once.
     const auto next = static_cast<uint32_t>(parts.size());
     const bool is_alone = tensor.storage().use_count() == 1 && Py_REFCNT(object) == 1;
     const auto [at, is_new] =

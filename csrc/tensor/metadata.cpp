@@ -28,8 +28,8 @@ struct Protected : c10::TensorImpl {
   }
 };
 
-// Copies a fake tensor like Tensor._make_subclass: Python code runs the copy's operators and
-// provides its device.
+// Copies a fake tensor like Tensor._make_subclass. torch calls Python code for the operators and
+// the device of the copy.
 at::Tensor copy_of(PyObject* object, const std::optional<at::Storage>& storage, bool protects) {
   const at::Tensor& fake = THPVariable_Unpack(object);
   // Copy the tensor itself, without calling its class or a mode.

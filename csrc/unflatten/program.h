@@ -80,7 +80,7 @@ struct FlatProgram {
 
 // Fills an empty program. `drop_dead_code`: leaves out nodes without effect or user. `is_exported`:
 // whether the graph comes from torch.export; if so, cuts stacks that do not nest, and skips the
-// mutated outputs. Raises torch's AssertionError for a graph without a single output.
+// mutated outputs. Raises torch's AssertionError unless the last node is an output with 1 argument.
 void read_program(FlatProgram& program, PyObject* graph, const Mutations& mutations,
                   bool is_exported, bool drop_dead_code);
 

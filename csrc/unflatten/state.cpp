@@ -91,8 +91,8 @@ void ProgramState::copy(StringId name, StateRole role, uint32_t value, uint32_t 
   if (role != StateRole::kConstant) entry<uint8_t>(is_assigned_, name, 0) = 1;
 }
 
-// Also plans parameters and buffers that the graph does not use, because they may be second names
-// of tensors that the graph uses. Values that share nothing with tensors of the graph need no copy.
+// Also plans parameters and buffers that the graph does not use. They may be second names of
+// tensors that the graph uses. All others are copied only if HeldState::copies_unused is set.
 void ProgramState::plan(const HeldState& held) {
   for (auto& table : copy_of_) table.assign(held.groups.size(), kNone);
   std::vector<uint8_t> is_used[2];  // by group: used as a buffer, as a parameter

@@ -11,10 +11,10 @@ namespace fxpress::exporting {
 
 using core::NodeId;
 
-// Returns, for each node, the number of its last move; 0 if it did not move.
 // Node.replace_all_uses_with sets the arguments of each user again, which moves the user to the end
-// of Node.users of all its inputs. Moves are numbered while the nodes in `replaced` are replaced in
-// order. Node.users is ordered by these numbers, and in graph order if they are equal.
+// of Node.users of all its inputs. This function numbers the moves that occur if the nodes in
+// `replaced` are replaced in order. Returns the number of each node's last move; 0 if it has none.
+// The order of Node.users is then the order of these numbers; graph order if they are equal.
 //
 // Requires graph.link_users().
 inline std::vector<uint32_t> last_moves(const core::Graph& graph,

@@ -48,7 +48,7 @@ class Partitioning {
 
   const std::vector<Partition>& partitions() const { return partitions_; }
 
-  // Returns for each use the used value's position in the user's Partition::inputs, or kLocal.
+  // By use: position of the value in the inputs of the user's partition; kLocal: not an input.
   std::span<const uint32_t> input_slots() const { return input_slots_; }
   static constexpr uint32_t kLocal = 0xffffffffu;
 

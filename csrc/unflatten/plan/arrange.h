@@ -24,14 +24,14 @@ using core::StringPool;
 
 // Moves state from the arguments of module calls into the modules: placeholders for parameters,
 // buffers and constants become get_attr nodes of the module that owns the state. targets: for each
-// node of the flat graph, the dotted names of the state if the node is a placeholder of state. A
-// module owns the state if one of these names is below the module's path; the first one names the
-// state. Otherwise an outer module owns the state.
+// node of the flat graph, the dotted names of the state if the node is a placeholder of state. If
+// one of the names is below a module's path, the module owns the state, and names its attribute by
+// the first such name. Otherwise an outer module owns the state.
 void lower_state(Outline& outline, ModuleTree& tree, StringPool& strings,
                  const std::vector<std::vector<StringId>>& targets);
 
-// Finds the modules that get the state with a dotted name. Each call of a module becomes a separate
-// module, and all these modules get the module's state.
+// Finds the modules to which state with a dotted name belongs. There may be several, because each
+// call of a module becomes a separate module, and all of them get the state.
 class StatePlaces {
  public:
   // names: names of state that contain "@". A child "a@1" is a call of "a", unless one of these

@@ -78,8 +78,8 @@ class ModuleTree {
     return {from, strings_.intern(path.substr(start))};
   }
 
-  // Sorts the children of every module below `root` stably by rank(path, call_path): the path of a
-  // child from `root` without call numbers, and this path with the child's call number.
+  // Sorts the children of every module below `root` stably by rank(path, call_path). path: the path
+  // of a child from `root` without call numbers. call_path: `path` with the child's call number.
   using Rank = std::function<size_t(StringId path, StringId call_path)>;
   void sort_children(ModuleId root, const Rank& rank);
 
