@@ -32,9 +32,7 @@ def check_device(device: Any) -> None:
     try:
         torch.device("cpu" if device is None else device)
     except RuntimeError:
-        raise ValueError(
-            f"torch does not have a device {device!r}, such as 'cpu' or 'cuda:1'"
-        ) from None
+        raise ValueError(f"expected a device such as 'cpu' or 'cuda:1', got {device!r}") from None
 
 
 def check_mesh(mesh: DeviceMesh | None, plan: Any) -> None:
@@ -53,9 +51,7 @@ def check_mesh(mesh: DeviceMesh | None, plan: Any) -> None:
         )
     for name, style in plan.items():
         if not isinstance(name, str) or not isinstance(style, ParallelStyle):
-            raise ValueError(
-                f"the plan has {style!r} for {name!r}: expected a str and a ParallelStyle"
-            )
+            raise ValueError(f"expected plan to map str to ParallelStyle, got {name!r}: {style!r}")
 
 
 def check_group(group: Any) -> None:

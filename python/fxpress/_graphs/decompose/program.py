@@ -78,7 +78,7 @@ def _first_in(storage: int, template: Template) -> Facts:
         for spec in specs_in(node.value):
             if spec.storage == storage:
                 return spec.facts
-    raise AssertionError("a storage without a tensor")
+    raise AssertionError(f"the template does not have a tensor on storage {storage}")
 
 
 def _is_decided(view: Facts, base: Facts) -> bool:
