@@ -126,9 +126,8 @@ def test_a_step_without_inputs(stages: Path) -> None:
     first, second = run_ranks(2, run_without_inputs, stages)
     assert first == second
     assert first == (
-        "rank 0 (stage 0): stage 0 expects the inputs of the program, which have another "
-        "structure: "
-        "TreeSpec(tuple, None, [TreeSpec(tuple, None, [*]), TreeSpec(dict, [], [])]), not "
+        "rank 0 (stage 0): stage 0 expects the inputs of the program, with the structure "
+        "TreeSpec(tuple, None, [TreeSpec(tuple, None, [*]), TreeSpec(dict, [], [])]), got "
         "TreeSpec(tuple, None, [TreeSpec(tuple, None, []), TreeSpec(dict, [], [])])"
     )
 
