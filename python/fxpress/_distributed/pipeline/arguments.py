@@ -135,9 +135,9 @@ class MicrobatchChecker:
         """Raise PipelineError if tensors differ from the first step's in dtype or shape."""
         before = self._before.setdefault(kind, found)
         if found.keys() != before.keys():
-            names, others = (", ".join(sorted(each)) or "no tensors" for each in (found, before))
+            names, others = (", ".join(sorted(each)) or "none" for each in (found, before))
             raise PipelineError(
-                f"the microbatches have {names}, and the previous ones had {others}"
+                f"the microbatches have the tensors {names}, and previously had {others}"
             )
         for name, facts in found.items():
             if facts != before[name]:

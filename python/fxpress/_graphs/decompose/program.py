@@ -59,7 +59,7 @@ def check_outputs(plan: Plan, symbols: Symbols) -> None:
         base = bases.get(value.storage)
         if base is not None and not _is_decided(symbols.facts(value.facts), symbols.facts(base)):
             raise UnsafeError(
-                "the program returns a view; symbols decide whether the view is its entire base"
+                "the program returns a view; symbols decide whether the view covers its entire base"
             )
 
 

@@ -311,7 +311,7 @@ def _check_weights_file(
         yield f"{e.filename}: {e.strerror}" if isinstance(e, OSError) else str(e), False
         return
     if metadata.get(NUMBER) != number:
-        yield f"{path} belongs to another archive, or to another save of it", False
+        yield f"{path} belongs to another archive, or to another save of this archive", False
     for weight, meta in wanted.items():
         place = places.get(weight)
         if place is None:
