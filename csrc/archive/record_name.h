@@ -25,7 +25,7 @@ inline const char* problem_of_name(std::string_view path) {
     return has_zero ? "contains a zero byte" : "contains a control character";
   }
   if (path.front() == '/' || path.find('\\') != std::string_view::npos) {
-    return "is not a path in the archive";
+    return "begins with / or contains a backslash";
   }
   for (size_t at = 0; at <= path.size();) {
     const size_t next = std::min(path.find('/', at), path.size());

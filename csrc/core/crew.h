@@ -38,8 +38,7 @@ class Crew {
     if (is_gone()) {
       throw std::runtime_error(
           "the process was forked while this call used worker threads, which the child process "
-          "does "
-          "not have: repeat the call in the child");
+          "does not have: repeat the call in the child");
     }
   }
 

@@ -77,7 +77,7 @@ void dealloc(PyObject* self) {
 // Returns whether initialize_symbols() has run. Otherwise sets RuntimeError.
 bool has_tables() {
   if (symbols.materialize != nullptr) return true;
-  PyErr_SetString(PyExc_RuntimeError, "import fxpress.unflatten before this attribute is used");
+  PyErr_SetString(PyExc_RuntimeError, "fxpress is not initialized: import fxpress.unflatten first");
   return false;
 }
 

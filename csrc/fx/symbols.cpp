@@ -75,8 +75,7 @@ void adopt_tables(PyObject* capsule) {
   if (tables == nullptr) throw_python_error();
   if (tables->size != sizeof(Tables)) {
     raise(PyExc_RuntimeError,
-          "the extension modules of fxpress were built from different sources: install fxpress "
-          "again");
+          "the extension modules of fxpress were built from different sources: reinstall fxpress");
   }
   symbols = tables->symbols;
   names = tables->names;

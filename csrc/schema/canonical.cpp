@@ -183,7 +183,7 @@ class Canonicalizer {
 
   Renamed graph(const Value& graph, const std::vector<const Value*>& inputs,
                 const std::vector<const Value*>& outputs) {
-    core::check_stack("graphs within each other");
+    core::check_stack("nested graphs");
     const auto nodes = document_.children(document_.field(graph, Field::Graph_nodes));
     OrderedNodes ordered = order_nodes(document_, graph, inputs, constants_);
     const Renamed& renamed = ordered.renamed;
@@ -254,7 +254,7 @@ class Canonicalizer {
 
   // Writes `value`, with new names for the graph's values that it refers to.
   void write_renamed(const Value& value, const Renamed& renamed) {
-    core::check_stack("values within each other");
+    core::check_stack("nested values");
     const auto inside =
         value.kind >= ValueKind::kList ? document_.children(value) : std::span<const Value>();
     switch (value.kind) {

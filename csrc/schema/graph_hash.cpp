@@ -409,7 +409,7 @@ Digest GraphHasher::node(const Value& node) {
 
 // Returns the hash of a subgraph, independent of the values that are passed to it.
 Digest GraphHasher::subgraph(const Value& graph) {
-  core::check_stack("graphs within each other");
+  core::check_stack("nested graphs");
   if (depth_ == kMaxNesting) throw CanonicalError("graphs are nested too deeply");
   ++depth_;
   HashScope scope;

@@ -63,6 +63,12 @@ void JsonLexer::fail(const std::string& what) const {
   throw JsonError(place() + ": " + what + " (at byte " + std::to_string(at_) + ")");
 }
 
+void JsonLexer::fail_expected(const char* expected, size_t from) const {
+  const std::string_view rest = text_.substr(from);
+  const std::string found = shown(rest.substr(0, rest.find_first_of(",:]} \n")));
+  fail(std::string("expected ") + expected + ", found '" + found + "'");
+}
+
 void JsonLexer::expect(char expected) {
   if (accept(expected)) return;
   if (at_ == text_.size()) fail("unexpected end of the text");
@@ -101,7 +107,7 @@ void JsonLexer::check_utf8(size_t from, size_t to) {
 }
 
 std::string_view JsonLexer::read_string(std::string& unescaped) {
-  if (peek() != '"') fail("expected a string");
+  if (peek() != '"') fail_expected("a string", at_);
   const size_t start = ++at_;
   bool ascii = true;
   const auto scan = [&] {
@@ -190,7 +196,7 @@ std::string_view JsonLexer::read_number(bool& whole) {
   const auto digits = [&] {
     const size_t from = at_;
     while (at_ < text_.size() && text_[at_] >= '0' && text_[at_] <= '9') ++at_;
-    if (at_ == from) fail("expected a number");
+    if (at_ == from) fail_expected("a number", start);
     return at_ - from;
   };
   const auto at = [&](char c) { return at_ < text_.size() && text_[at_] == c; };

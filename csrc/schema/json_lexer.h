@@ -33,6 +33,8 @@ class JsonLexer {
   virtual std::string place() const = 0;
 
   [[noreturn]] void fail(const std::string& what) const;
+  // Fails with the text from offset `from` up to the next delimiter as the value that was found.
+  [[noreturn]] void fail_expected(const char* expected, size_t from) const;
 
   void skip_space() {
     while (at_ < text_.size() &&

@@ -130,7 +130,7 @@ class Reader final : JsonLexer {
 void Reader::read_integer() {
   bool whole = false;
   const std::string_view digits = read_number(whole);
-  if (!whole) fail("expected an integer");
+  if (!whole) fail("expected an integer, found " + shown(digits));
   int64_t value = 0;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
   if (error == std::errc()) return builder_.integer(value);
@@ -145,7 +145,7 @@ void Reader::read_real() {
     if (text == "Infinity") return builder_.real(kInfinity);
     if (text == "-Infinity") return builder_.real(-kInfinity);
     if (text == "NaN") return builder_.real(std::numeric_limits<double>::quiet_NaN());
-    fail("expected a number");
+    fail("expected a number, found '" + shown(text) + "'");
   }
   bool whole = false;
   const std::string_view digits = read_number(whole);
@@ -198,7 +198,7 @@ void Reader::read_shape(uint16_t shape_id) {
     case Kind::kBool:
       if (accept_word("true")) return builder_.boolean(true);
       if (accept_word("false")) return builder_.boolean(false);
-      fail("expected true or false");
+      fail_expected("true or false", at_);
     case Kind::kInt:
       return read_integer();
     case Kind::kFloat:

@@ -166,7 +166,7 @@ Ref GraphDecoder::object(const Value& value) {
 }
 
 Ref GraphDecoder::graph_argument(const Value& value) {
-  const core::Budget::Level level(*budget_, "the graphs within a graph");
+  const core::Budget::Level level(*budget_, "nested graphs");
   if (!graphs_allowed_) raise(symbols.serialize_error, "an argument of the signature is a graph");
   const std::string_view target = text_of(value, Field::GraphArgument_name);
   const Ref name = new_text(target);

@@ -202,8 +202,8 @@ class Assigner {
       if (!may_add) {
         raise(
             PyExc_KeyError,
-            "the callback returned partition %U only in a later call for a node of an autocast or "
-            "grad region: it must return the same id in each call for a node",
+            "the callback returned a new partition, %U, in a second call for a node of an autocast "
+            "or grad region: it must return the same id in each call for a node",
             name.get());
       }
       result_.partition_names.push_back(std::move(name));

@@ -70,8 +70,7 @@ class Planner {
           }
         } else if (partition[i] == partition[def.value()] && def.value() >= i) {
           raise(PyExc_KeyError,
-                "node %R uses %R before it is defined: the graph is not in "
-                "topological order",
+                "node %R uses %R before it is defined: the graph is not in topological order",
                 node(user), node(def));
         }
       }

@@ -213,8 +213,8 @@ at::Tensor view_on(const at::Tensor& original, const at::Tensor& bytes) {
 py::list views_like(const py::list& values, const std::vector<int64_t>& numbers,
                     const std::vector<at::Tensor>& storages) {
   if (numbers.size() != values.size()) {
-    throw py::value_error("expected " + std::to_string(values.size()) +
-                          " numbers of storages, got " + std::to_string(numbers.size()));
+    throw py::value_error("expected a storage number for each of " + std::to_string(values.size()) +
+                          " values, got " + std::to_string(numbers.size()));
   }
   // Creating objects may collect garbage, which may run code that changes the list.
   const auto kept = py::reinterpret_steal<py::tuple>(PyList_AsTuple(values.ptr()));
@@ -229,7 +229,7 @@ py::list views_like(const py::list& values, const std::vector<int64_t>& numbers,
     }
     const at::Tensor* original = view_of_storage(value);
     if (original == nullptr) {
-      throw py::type_error("expected a plain tensor on a storage for each number");
+      throw py::type_error("expected a plain tensor as each value with a storage number");
     }
     const auto first = known.insert(reinterpret_cast<uintptr_t>(value), static_cast<uint32_t>(i));
     if (!first.added) {

@@ -105,10 +105,10 @@ EDITS = {
     "a device": (_edit(OURS, "files", 0, 0, value="/dev/zero"), "not a file next to the index"),
     "a file's size": (_edit(OURS, "files", 0, 1, value=17), "the index expects 17"),
     "no such dtype": (_edit(OURS, "tensors", "a", 0, value="F99"), "damaged"),
-    "another dtype": (_edit(OURS, "tensors", "a", 0, value="I32"), "as in the index"),
+    "another dtype": (_edit(OURS, "tensors", "a", 0, value="I32"), "differs from the index"),
     "more elements": (_edit(OURS, "tensors", "a", 1, value=[80, 30]), "elements, expected 2400"),
     "a slice outside": (_edit(OURS, "tensors", "a", 2, 0, 1, value=[1, 0]), "out of range"),
-    "negative sizes": (_edit(OURS, "tensors", "a", 2, 0, 2, value=[-40, -30]), "the sizes of"),
+    "negative sizes": (_edit(OURS, "tensors", "a", 2, 0, 2, value=[-40, -30]), "non-negative"),
     "no slices": (_edit(OURS, "tensors", "a", 2, value=[]), "0 elements, expected 1200"),
     "a file that there is not": (_edit(OURS, "tensors", "a", 2, 0, 0, value=9), "is not listed"),
     "overlapping slices": (
@@ -124,7 +124,7 @@ EDITS = {
     ),
     "a section that is a list": (_edit(OURS, value=[]), "damaged"),
     "sizes of more than 64 bits": (_edit(OURS, "tensors", "a", 1, value=[10**30, 0]), "64 bits"),
-    "more than 64 sizes": (_edit(OURS, "tensors", "a", 1, value=[1] * 65), "the sizes of"),
+    "more than 64 sizes": (_edit(OURS, "tensors", "a", 1, value=[1] * 65), "non-negative sizes"),
     "more elements than 64 bits count": (
         _edit(
             *(OURS, "tensors", "a"),

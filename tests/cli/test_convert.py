@@ -237,8 +237,8 @@ def test_what_is_refused(path: Path, tmp_path: Path, capsys: pytest.CaptureFixtu
     torch.save(((Called(*view),), {}), outside)
     for arguments, said in (
         ([str(text), str(target)], "not a zip archive"),
-        ([str(path), str(target), "--dtype", "int8"], "not a floating-point dtype"),
-        ([str(path), str(target), "--dtype", "nothing"], "not a floating-point dtype"),
+        ([str(path), str(target), "--dtype", "int8"], "expected a floating-point dtype"),
+        ([str(path), str(target), "--dtype", "nothing"], "expected a floating-point dtype"),
         ([str(path), str(target), "--example-inputs", str(text)], "the file of inputs is damaged"),
         ([str(path), str(target), "--example-inputs", str(other)], "structure"),
         ([str(path), str(target), "--example-inputs", str(outside)], "exceeds its storage"),

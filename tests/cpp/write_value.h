@@ -10,7 +10,7 @@
 namespace fxpress::schema {
 
 inline void write_value(const Document& document, const Value& value, EventSink& sink) {
-  core::check_stack("values within each other");
+  core::check_stack("nested values");
   const std::span<const Value> inside =
       value.kind >= ValueKind::kList ? document.children(value) : std::span<const Value>();
   switch (value.kind) {

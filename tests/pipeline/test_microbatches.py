@@ -126,9 +126,8 @@ def test_a_step_without_inputs(stages: Path) -> None:
     first, second = run_ranks(2, run_without_inputs, stages)
     assert first == second
     assert first == (
-        "rank 0 (stage 0): stage 0 expects the inputs of the program, which have another "
-        "structure: "
-        "TreeSpec(tuple, None, [TreeSpec(tuple, None, [*]), TreeSpec(dict, [], [])]), not "
+        "rank 0 (stage 0): stage 0 expects the inputs of the program, with the structure "
+        "TreeSpec(tuple, None, [TreeSpec(tuple, None, [*]), TreeSpec(dict, [], [])]), got "
         "TreeSpec(tuple, None, [TreeSpec(tuple, None, []), TreeSpec(dict, [], [])])"
     )
 
@@ -160,7 +159,7 @@ def test_another_type_or_place() -> None:
         PipelineError, match=r"is float64\[3, 6\], and was float32\[3, 6\] in the previous"
     ):
         two([(x,)] * 2).check([(x.double(),)] * 2, None)
-    text = r"the microbatches have kwargs\['x'\], and the previous ones had args\[0\]"
+    text = r"the microbatches have the tensors kwargs\['x'\], and previously had args\[0\]"
     with pytest.raises(PipelineError, match=text):
         two([(x,)] * 2).check(None, [{"x": x}] * 2)
 

@@ -172,7 +172,7 @@ def test_views_like_others_refuse_what_does_not_fit() -> None:
     small = torch.zeros(23, dtype=torch.uint8)
     with pytest.raises(ValueError, match="smaller than"):
         aten.views_like([whole], [0], [small])
-    with pytest.raises(ValueError, match="expected 1 numbers of storages, got 2"):
+    with pytest.raises(ValueError, match="expected a storage number for each of 1 values, got 2"):
         aten.views_like([whole], [0, 0], [small])
     with pytest.raises(IndexError):
         aten.views_like([whole], [1], [small])

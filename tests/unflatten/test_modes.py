@@ -131,7 +131,7 @@ def test_a_parent_is_not_left_half_set(name: str) -> None:
     model, x = DIFFERENT["dropout"]().train(exported_in), torch.randn(6, 4)
     parent = nn.Sequential(nn.Linear(4, 4), ours_of(model, x), nn.Dropout(0.5))
     parent.train(exported_in)
-    with pytest.warns(UserWarning, match="computes as before"):
+    with pytest.warns(UserWarning, match="in the mode of the export"):
         getattr(parent, name)()
     assert all(m.training is not exported_in for m in parent.modules())
     as_eager(parent[1], model, x)

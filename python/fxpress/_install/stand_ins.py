@@ -121,7 +121,7 @@ def function_stand_in(
         except UnsupportedError as error:
             if policy == "raise":
                 raise
-            log.warning("%s.%s calls torch: %s", entry.module, entry.name, error, stacklevel=2)
+            log.warning("fallback to %s.%s: %s", entry.module, entry.name, error, stacklevel=2)
         # Outside `except`, so that `error` does not become the __context__ of torch's exception.
         with installation.left_to_torch():
             return original(*args, **kwargs)

@@ -93,7 +93,7 @@ def show(report: dict[str, Any]) -> str:
         lines.append(f"{name:{width}}  {'works' if component['works'] else 'DOES NOT WORK'}")
         if not component["works"]:
             lines.append(f"{'':{width}}  {component['reason']}")
-    built = ", ".join(native["for_torch"]) or "no release"
+    built = ", ".join(native["for_torch"]) or "(none)"
     lines += ["", f"extension for tensors (_aten): built for torch {built}"]
     if not native["fits"]:
         lines.append(f"  none for torch {found['torch']}: {versions.REBUILD}")

@@ -84,7 +84,7 @@ def with_distinct_names(program: ExportedProgram) -> ExportedProgram:
     for name in constants:
         if name in transient or name in new_names:
             raise UnsupportedError(
-                f"constant {name!r}: the program has two inputs of this name and one value for them"
+                f"two inputs are named {name!r}, and program.constants has one value for both"
                 "; rename the model's attribute and export it again"
             )
         stem = re.sub(r"_[0-9]+$", "", name)

@@ -250,7 +250,7 @@ def keyed_children(value: Any) -> list[tuple[Any, Any]] | None:
     if node is None:
         return None
     if node.flatten_with_keys_fn is None:
-        raise ValueError(f"{type(value)} is registered with pytree without names of its children")
+        raise ValueError(f"{type(value)} is registered with pytree without a flatten_with_keys_fn")
     return list(node.flatten_with_keys_fn(value)[0])
 
 

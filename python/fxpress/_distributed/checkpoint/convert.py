@@ -191,10 +191,10 @@ def _check_program(kind: Form, program: Any, stages: int | None) -> None:
             raise ValueError(f"the form {kind!r} does not use a program or stages")
         return
     if program is None:
-        raise ValueError(f"the form {kind!r} needs a program, which gets the weights")
+        raise ValueError(f"the form {kind!r} needs a program to write the weights into")
     is_folder = is_path(program) and os.path.isdir(program)
     if kind == "pt2" and (is_folder or stages is not None):
-        raise ValueError("the form 'pt2' needs one program, without stages")
+        raise ValueError("the form 'pt2' needs one program: pass no stages and no folder of stages")
     if kind == "stages" and is_folder == (stages is not None):
         raise ValueError(
             "the form 'stages' needs a program and a number of stages, or a folder of stages"

@@ -89,7 +89,7 @@ def _groups(items: list[WriteItem], most: int) -> list[list[int]]:
             continue
         size, key = _bytes_of(item), key_of_item(item)
         if key in keys:
-            raise UnsupportedError(f"two tensors of a rank would have the name {key!r} in a file")
+            raise UnsupportedError(f"two tensors of a rank need the same name {key!r} in a file")
         if not groups or size > left:
             groups.append([])
             left = most

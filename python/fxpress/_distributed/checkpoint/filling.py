@@ -69,7 +69,7 @@ def _views(archive: PT2ArchiveReader) -> tuple[dict[str, View], str]:
     for payload in config:
         if payload.is_pickled:
             raise UnsupportedError(
-                f"{payload.name!r} of the program is pickled, and cannot get another value"
+                f"the weight {payload.name!r} of the program is pickled, so it cannot be replaced"
             )
     return views_of(config, names.WEIGHTS_DIR, Options("cpu")), record
 

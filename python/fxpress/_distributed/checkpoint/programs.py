@@ -190,7 +190,7 @@ def _add_external(
         stored = in_file(file, key)
         found, wanted = (stored.dtype, stored.sizes), (view.dtype, tuple(view.sizes))
         if difference := difference_of(found, wanted, f" in {path_of_weights}, and "):
-            raise ArchiveError(f"{key!r} is {difference} in the program")
+            raise ArchiveError(f"{key!r} differs: {difference} in the program")
         add(weights, key, stored, path_of_weights)
 
 

@@ -138,7 +138,7 @@ class _Files:
         file = self._file(number)
         extent = extent_in(file, key, crc)
         if difference := difference_of((extent.dtype, file.places[key].shape), (dtype, sizes)):
-            raise ArchiveError(f"{file.file.path}: {key!r} is {difference} as in the index")
+            raise ArchiveError(f"{file.file.path}: {key!r} differs from the index: {difference}")
         return extent
 
 
@@ -189,7 +189,7 @@ def check_slices(name: str, sizes: Sequence[int], slices: Sequence[Slice], budge
     if volume != math.prod(sizes) or volume >= 1 << 63:
         whole = math.prod(sizes)
         raise ValueError(
-            f"the slices of {name!r} have {volume} elements, expected {whole}, less than 2^63"
+            f"the slices of {name!r} have {volume} elements, expected {whole} (less than 2^63)"
         )
     if len(slices) == 1 or volume == 0:
         return

@@ -184,7 +184,7 @@ def _slice(
         if not isinstance(found, torch.Tensor):
             raise ArchiveError(f"{name!r} is a {type(found).__name__}, expected a tensor")
         if difference := difference_of((found.dtype, tuple(found.shape)), (dtype, sizes)):
-            raise ArchiveError(f"{name!r} is {difference} according to {METADATA}")
+            raise ArchiveError(f"{name!r} differs from {METADATA}: {difference}")
         return found
 
     def find() -> Place:
@@ -243,7 +243,7 @@ class _TensorUnpickler(pickle.Unpickler):
             return getattr(torch, name)
         if (module, name) == ("collections", "OrderedDict"):
             return lambda *_: ()
-        raise pickle.UnpicklingError(f"{module}.{name}")
+        raise pickle.UnpicklingError(f"{module}.{name} cannot be in the pickle of a tensor")
 
     def persistent_load(self, pid: Any) -> Any:
         return pid

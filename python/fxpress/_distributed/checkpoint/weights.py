@@ -137,4 +137,4 @@ def add(weights: Weights, name: str, stored: Stored, where: str) -> None:
     """Add a tensor; ArchiveError if a previous file has it with another dtype or other sizes."""
     known = weights.tensors.setdefault(name, stored)
     if difference := difference_of((stored.dtype, stored.sizes), (known.dtype, known.sizes)):
-        raise ArchiveError(f"{where}: {name!r} is {difference}, as {name!r} in a previous file")
+        raise ArchiveError(f"{where}: {name!r} differs from a previous file: {difference}")

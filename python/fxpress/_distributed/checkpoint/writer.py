@@ -212,5 +212,5 @@ def _plain(
     """Return the elements to write; ValueError unless they have the planned dtype and sizes."""
     plain = tensors.elements_of(key, found)
     if difference := difference_of((plain.dtype, tuple(plain.shape)), (dtype, sizes)):
-        raise ValueError(f"{key!r} is {difference} as in the save plan")
+        raise ValueError(f"{key!r} differs from the save plan: {difference}")
     return plain

@@ -32,9 +32,7 @@ def check_device(device: Any) -> None:
     try:
         torch.device("cpu" if device is None else device)
     except RuntimeError:
-        raise ValueError(
-            f"torch does not have a device {device!r}, such as 'cpu' or 'cuda:1'"
-        ) from None
+        raise ValueError(f"expected a device such as 'cpu' or 'cuda:1', got {device!r}") from None
 
 
 def check_mesh(mesh: DeviceMesh | None, plan: Any) -> None:
@@ -53,9 +51,7 @@ def check_mesh(mesh: DeviceMesh | None, plan: Any) -> None:
         )
     for name, style in plan.items():
         if not isinstance(name, str) or not isinstance(style, ParallelStyle):
-            raise ValueError(
-                f"the plan has {style!r} for {name!r}: expected a str and a ParallelStyle"
-            )
+            raise ValueError(f"expected plan to map str to ParallelStyle, got {name!r}: {style!r}")
 
 
 def check_group(group: Any) -> None:
@@ -139,9 +135,9 @@ class MicrobatchChecker:
         """Raise PipelineError if tensors differ from the first step's in dtype or shape."""
         before = self._before.setdefault(kind, found)
         if found.keys() != before.keys():
-            names, others = (", ".join(sorted(each)) or "no tensors" for each in (found, before))
+            names, others = (", ".join(sorted(each)) or "none" for each in (found, before))
             raise PipelineError(
-                f"the microbatches have {names}, and the previous ones had {others}"
+                f"the microbatches have the tensors {names}, and previously had {others}"
             )
         for name, facts in found.items():
             if facts != before[name]:

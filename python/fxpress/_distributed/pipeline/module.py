@@ -126,8 +126,8 @@ class StageModule(nn.Module):  # type: ignore[misc]
         leaves, given = pytree.tree_flatten((tuple(args), ordered))
         if given != self._in_spec:
             raise PipelineError(
-                "stage 0 expects the inputs of the program, which have another structure: "
-                f"{_line(self._in_spec)}, not {_line(given)}"
+                "stage 0 expects the inputs of the program, with the structure "
+                f"{_line(self._in_spec)}, got {_line(given)}"
             )
         return dict(zip((each.name for each in self._inputs), leaves, strict=True))
 

@@ -159,7 +159,7 @@ def check_crossing(module: StageModule, number: int) -> None:
             raise PipelineError(
                 f"the plan cuts {facts.name!r}, which stage {number} passes on: a rank has the "
                 f"shape {sizes}, expected {list(facts.shape)}. Pass output_layouts=Replicate() to "
-                "the style of the last module, or have both modules in one stage"
+                "the style of the module that returns the value, or use the value in the same stage"
             )
 
 

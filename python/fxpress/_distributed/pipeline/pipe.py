@@ -143,9 +143,8 @@ def _check_values(whole: Cut) -> None:
             if stage.number and not _has_plain_sizes(value):
                 maker = 0 if is_given else whole.maker[node]
                 raise StageError(
-                    f"{node} passes from stage {maker} to {stage.number}, and its size is not a "
-                    "plain number: export the model without dynamic sizes, and with the size of a "
-                    "microbatch"
+                    f"{node} passes from stage {maker} to {stage.number}, and its size is dynamic: "
+                    "export the model with static sizes, and with the size of a microbatch"
                 )
 
 

@@ -183,7 +183,7 @@ def _placed(schedule: str, stages: list[LoadedStage], group: Any) -> tuple[list[
         return placed, "the stages of this rank were loaded from different files"
     own = [each.number for each in stages]
     if own != placed[rank]:
-        return placed, f"{schedule} runs the stages {placed[rank]} on this rank, which has {own}"
+        return placed, f"{schedule} runs the stages {placed[rank]} on this rank, which loaded {own}"
     return placed, ""
 
 

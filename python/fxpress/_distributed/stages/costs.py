@@ -35,7 +35,7 @@ def weights_of(
         size = byte_count if by == "bytes" else element_count
         weights = [sum(size(each) or 0 for each in brought) for brought in lifetimes.brought]
     if not any(weights) and by != "module":
-        raise StageError(f"the program does not have {by} to balance; pass another `by`")
+        raise StageError(f"by={by!r}: all operations have the weight 0; pass another `by`")
     return weights
 
 

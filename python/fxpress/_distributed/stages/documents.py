@@ -20,7 +20,7 @@ class Fields:
     def __init__(self, kind: str, values: Any, path: str = "") -> None:
         self._kind, self._path = kind, path
         if not isinstance(values, dict):
-            raise self._error("it", "an object", values)
+            raise self._error(path.removesuffix("."), "an object", values)
         self._values: dict[str, Any] = values
         self._read: set[str] = set()  # the names of the fields that methods have returned
 
@@ -90,7 +90,7 @@ class Fields:
         with contextlib.suppress(RecursionError):  # nested too deeply for `digest_of`
             digest = digest_of(others)
         if self.text("digest") != digest:
-            raise StageError(f"this {self._kind} is damaged: its digest is wrong")
+            raise StageError(f"{self._kind!r} is damaged: its digest is wrong")
 
     def _list(self, name: str) -> list[Any]:
         value = self._value(name)
@@ -101,10 +101,10 @@ class Fields:
         self._read.add(name)
         return self._values.get(name)
 
-    def _error(self, what: str, expected: str, found: Any) -> StageError:
+    def _error(self, field: str, expected: str, found: Any) -> StageError:
         found = reprlib.repr(found)
         return StageError(
-            f"this {self._kind} is damaged: {what} is invalid: expected {expected}, found {found}"
+            f"{self._kind!r} is damaged: {field} is invalid: expected {expected}, found {found}"
         )
 
 
@@ -131,7 +131,7 @@ def read(text: str | bytes, kind: str, version: int, budget: Budget | None = Non
     fields.text("format")
     found = fields.integer("version")
     if found != version:
-        raise StageError(f"this {kind} has version {found}, but fxpress reads version {version}")
+        raise StageError(f"{kind!r} has version {found}, but fxpress reads version {version}")
     return fields
 
 

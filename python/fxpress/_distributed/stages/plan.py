@@ -148,9 +148,9 @@ def _check_operations(analysis: Analysis, stages: int) -> None:
     count = len(analysis.operations)
     if stages > count:
         raise StageError(f"cannot make {stages} stages: the program has {count} operations")
-    unknown = analysis.ends.unknown()
-    if unknown is not None:
-        raise StageError(f"the program has a {unknown}, which cannot pass between stages")
+    kind = analysis.ends.unknown()
+    if kind is not None:
+        raise StageError(f"the program has a {kind}, which cannot pass between stages")
 
 
 def _profile_for(

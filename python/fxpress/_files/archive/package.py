@@ -239,7 +239,7 @@ def _package(
         raise ValueError(f"expected weights to be one of {_WEIGHTS}, got {weights!r}")
     if weights == "safetensors" and not (is_path(f) and replace == "whole"):
         raise ValueError(
-            'weights="safetensors" writes a sidecar file: f must be a path, and replace "whole"'
+            'weights="safetensors" writes a sidecar file: f must be a path and replace="whole"'
         )
     if isinstance(exported_programs, ExportedProgram):
         exported_programs = {names.MODEL: exported_programs}

@@ -150,7 +150,7 @@ class _Storages:
             size = self._bytes_needed[name]
             device = "cpu" if self._options.load_weights else "meta"
             if device == "cpu":
-                self._archive.budget.charge(size, f"record {name!r}, which stands for zeros")
+                self._archive.budget.charge(size, f"record {name!r}, which is read as zeros")
             return _empty(name, size, device).zero_()
         if not self._options.load_weights:
             return _empty(name, size, "meta")

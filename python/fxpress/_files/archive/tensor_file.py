@@ -77,7 +77,7 @@ class TensorFile:
         """Raise ArchiveError unless the save `number` wrote the file; the error names `kind`."""
         if self.number != number:
             raise ArchiveError(
-                f"{self.file.path} belongs to another {kind}, or to another save of it"
+                f"{self.file.path} belongs to another {kind}, or to another save of this {kind}"
             )
 
     def place(self, name: str) -> Place:

@@ -119,8 +119,8 @@ def sizes_in(value: Any) -> tuple[int, ...]:
     sizes = tuple(map(expect_int, expect_list(value)))
     if len(sizes) > _MOST_DIMENSIONS or min(sizes, default=0) < 0:
         raise ValueError(
-            f"expected the sizes of a tensor, at most {_MOST_DIMENSIONS} and none negative, got "
-            f"{len(sizes)}, of which {min(sizes)} is the smallest"
+            f"expected at most {_MOST_DIMENSIONS} non-negative sizes of a tensor, got {len(sizes)} "
+            f"sizes with the minimum {min(sizes)}"
         )
     return sizes
 

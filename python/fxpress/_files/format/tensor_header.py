@@ -66,5 +66,5 @@ def _place(entry: Any, base: int) -> Place:
     size = end - begin
     is_sized = size >= 0 if dtype is None else size == math.prod(shape) * dtype.itemsize
     if begin < 0 or not is_sized:
-        raise ValueError(f"data_offsets {begin} to {end} do not fit {shape} elements of {name}")
+        raise ValueError(f"data_offsets [{begin}, {end}] do not fit shape {shape} and dtype {name}")
     return Place(name, shape, base + begin, size)

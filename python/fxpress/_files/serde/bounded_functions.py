@@ -65,7 +65,7 @@ def call(name: str, arguments: list[Operand], budget: Budget) -> Operand:
     """Call a function by name; ExpressionError for wrong, LimitError for large arguments."""
     limits = budget.limits
     if name not in FUNCTIONS:
-        raise ExpressionError(f"{name} is not a function of expressions")
+        raise ExpressionError(f"{name} is not a function that expressions may call")
     if name in _SUMS:
         for argument in arguments:
             if not isinstance(argument.value, sympy.Expr):

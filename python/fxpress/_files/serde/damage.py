@@ -62,7 +62,7 @@ def add_left_out_reason(reason: str | None) -> Iterator[None]:
         if reason is None or not _is_unknown_name(e):
             raise
         raise compat.SerializeError(
-            f"{e} Reading the example inputs, which were left out, may register the name: {reason}"
+            f"{e} The example inputs, which may register the name, were left out: {reason}"
         ) from e
 
 

@@ -501,9 +501,9 @@ class GraphModuleDeserializer(metaclass=compat.Final):  # type: ignore[metaclass
                 raise AssertionError(f"expected {kind.__name__}, got {type(s.value).__name__}")
             return s.value
         if s.type != "as_expr":
-            sort = type(s).__name__
+            class_name = type(s).__name__
             raise compat.SerializeError(
-                f"{sort} has invalid field type {s.type} with value {s.value}"
+                f"{class_name} has invalid field type {s.type} with value {s.value}"
             )
         hint = s.value.hint if hinted else None
         if hint is not None and hint.type != name:

@@ -80,8 +80,8 @@ def _defaultdict_context(stored: Any) -> Any:
     # A defaultdict calls its factory for missing keys, so a file may choose only known functions.
     if factory not in _FACTORIES and factory not in compat.SUPPORTED_SERIALIZED_TYPES:
         raise compat.SerializeError(
-            f"a tree spec names {module}:{name} as the default_factory of a defaultdict; it may be "
-            "a container, a number or a class that is registered with pytree"
+            f"a tree spec names {module}:{name} as the default_factory of a defaultdict; expected "
+            "a type such as list or int, or a class that is registered with pytree"
         )
     return [factory, stored["dict_context"]]
 

@@ -149,7 +149,7 @@ def _adopt(root: torch.nn.Module, module: GraphModule) -> None:
     """Copy state, children, attributes and hooks of `root`, the traced module, to `module`."""
     taken = [name for name in root._modules if hasattr(module, name)]
     if taken:
-        raise AssertionError(f"the captured module has attributes of the same names: {taken}")
+        raise AssertionError(f"submodules would replace attributes of the captured module: {taken}")
     for name in _SHARED:
         setattr(module, name, getattr(root, name))
     module._modules.update(root._modules)

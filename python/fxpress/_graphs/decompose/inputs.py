@@ -115,9 +115,9 @@ class _Reader:
         in_constants = spec.kind is InputKind.CONSTANT_TENSOR or spec.persistent is False
         holder = self._program.constants if in_constants else self._program.state_dict
         state = holder.get(spec.target)
-        wanted = torch.nn.Parameter if is_parameter else torch.Tensor
-        if type(state) is not wanted or type(spec.arg) is not TensorArgument:
-            raise UnsafeError(f"the state {spec.target!r} is a {type(state).__name__}")
+        cls = torch.nn.Parameter if is_parameter else torch.Tensor
+        if type(state) is not cls or type(spec.arg) is not TensorArgument:
+            raise UnsafeError(f"{spec.target!r} is a {type(state).__name__}, not a {cls.__name__}")
         if not is_parameter and state.requires_grad:
             raise UnsafeError(f"{spec.target!r}, a buffer or a constant, requires gradients")
         return Input(old, spec, state, self._value(state, number))

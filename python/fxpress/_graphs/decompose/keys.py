@@ -139,5 +139,5 @@ def fields_of(meta: dict[str, Any], *, annotated: bool = False) -> tuple[str, ..
         raise UnsafeError("the user has annotated a node")
     stack = meta.get("stack_trace")
     if stack is not None and (type(stack) is not str or compat.ACCUMULATION in stack):
-        raise UnsafeError("a stack trace is of accumulated gradients, or is not a str")
+        raise UnsafeError("a stack trace is not a str, or marks accumulated gradients")
     return tuple([f for f in _FIELDS if f in meta and (stack or f != "stack_trace")])

@@ -59,7 +59,7 @@ def check_outputs(plan: Plan, symbols: Symbols) -> None:
         base = bases.get(value.storage)
         if base is not None and not _is_decided(symbols.facts(value.facts), symbols.facts(base)):
             raise UnsafeError(
-                "the program returns a view; symbols decide whether the view is its entire base"
+                "the program returns a view; symbols decide whether the view covers its entire base"
             )
 
 
@@ -78,7 +78,7 @@ def _first_in(storage: int, template: Template) -> Facts:
         for spec in specs_in(node.value):
             if spec.storage == storage:
                 return spec.facts
-    raise AssertionError("a storage without a tensor")
+    raise AssertionError(f"the template does not have a tensor on storage {storage}")
 
 
 def _is_decided(view: Facts, base: Facts) -> bool:

@@ -100,8 +100,8 @@ def _check(module: torch.nn.Module, mode: bool, *, below_another: bool) -> None:
             f"Calling {name}() is not supported: {where}. Export the model after calling {name}()"
         )
     warnings.warn(
-        f"{name}() leaves operators of an unflattened program in the mode of the export: {where}, "
-        f"and computes as before ({len(others)} of {len(exported_modes)} operators)",
+        f"{name}() leaves operators of an unflattened program in the mode of the export "
+        f"({len(others)} of {len(exported_modes)} operators): {where}",
         stacklevel=4,
     )
 

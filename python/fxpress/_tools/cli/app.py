@@ -160,7 +160,7 @@ def inspect(
 def verify(
     file: Path, load: bool, allow_pickle: bool, allow_operators: tuple[str, ...], as_json: bool
 ) -> int:
-    """Report all faults that the bytes of a file show.
+    """Report all faults in the bytes of a file.
 
     The entire file is read. Status 1: there is a fault. Notes state what loading requires.
     """
@@ -230,7 +230,7 @@ def diff(
     show_default=True,
     help="Where to write weights; a safetensors file is written next to the target.",
 )
-@click.option("--dtype", help="Store weights as this dtype, such as bfloat16, and cast them back.")
+@click.option("--dtype", help="Store weights as, e.g., bfloat16; the program casts them back.")
 @_example_inputs
 @_allow_pickle
 def convert(
@@ -268,15 +268,15 @@ def convert(
     type=click.Choice(["parameters", "bytes", "flops", "time", "module"]),
     default="parameters",
     show_default=True,
-    help="The weight of operations that stages balance.",
+    help="What to balance between the stages.",
 )
-@click.option("--memory", type=click.IntRange(min=0), help="The maximum bytes of each stage.")
+@click.option("--memory", type=click.IntRange(min=0), help="The memory limit per stage, in bytes.")
 @click.option(
     "--slack",
     type=click.FloatRange(min=0),
     default=0.05,
     show_default=True,
-    help="How much heavier than the minimum a stage may be, as a fraction, to pass fewer bytes.",
+    help="By which fraction stages may exceed the best balance, to pass fewer bytes between them.",
 )
 @click.option("--profile", type=_PATH, help="A file with times of operations; created if missing.")
 @click.option(
@@ -284,7 +284,7 @@ def convert(
     "-o",
     type=_PATH,
     callback=_not_printed,
-    help="The folder, or the archive FILE.pt2, to write.  [default: FILE-stages]",
+    help="The folder or .pt2 file to write.  [default: FILE-stages]",
 )
 @_example_inputs
 @_allow_pickle

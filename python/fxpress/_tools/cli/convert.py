@@ -72,7 +72,7 @@ def _check_is_alone(source: Path) -> None:
 def _dtype(name: str) -> torch.dtype:
     found = getattr(torch, name, None)
     if not isinstance(found, torch.dtype) or not found.is_floating_point:
-        raise ConversionError(f"{name!r} is not a floating-point dtype of torch, such as bfloat16")
+        raise ConversionError(f"expected a floating-point dtype such as bfloat16, got {name!r}")
     return found
 
 

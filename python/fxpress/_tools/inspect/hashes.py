@@ -136,8 +136,8 @@ def _hashed(
             traits.update(further([target for target in targets if target not in known]))
         for target in targets:
             if allowed is not None and (why := refusal(target, allowed)) is not None:
-                text_of_it = refusal_text(target, why, "--allow-operator {}")
-                raise InspectionError(f"program {model!r}: {text_of_it}")
+                message = refusal_text(target, why, "--allow-operator {}")
+                raise InspectionError(f"program {model!r}: {message}")
             if target not in traits:
                 raise UnknownOperatorError(f"program {model!r}: {unregistered_text(target)}")
         digests = _Digests(package).of_program(model, text, record, include_state)

@@ -234,7 +234,7 @@ def _check_operators(targets: Iterable[str], further: Further | None) -> Found:
         elif is_torchs:
             yield f"torch {torch_version()} has no {target!r}; another release may have it", True
         elif further is None or not further([target]):
-            yield f"{target!r} is of another library: import it before you load the file", True
+            yield f"{target!r} is not torch's: import its library before you load the file", True
 
 
 @functools.cache
@@ -311,7 +311,7 @@ def _check_weights_file(
         yield f"{e.filename}: {e.strerror}" if isinstance(e, OSError) else str(e), False
         return
     if metadata.get(NUMBER) != number:
-        yield f"{path} belongs to another archive, or to another save of it", False
+        yield f"{path} belongs to another archive, or to another save of this archive", False
     for weight, meta in wanted.items():
         place = places.get(weight)
         if place is None:
