@@ -74,7 +74,7 @@ def lasting_state(output: Any) -> tuple[int, ...]:
         len(effects.tensor_hooks),
         len(effects.save_for_backward),
         len(tracer.bound_symbols),
-        # An operator's first result has other size expressions than its cached results.
+        # Cached results of an operator have other size expressions than its first result.
         FakeTensorMode.cache_misses if tracer.bound_symbols else 0,
         len(shapes.guards),
         shapes._version_counter,
@@ -128,7 +128,7 @@ _BY_SOURCE = ("dynamic_sources", "unbacked_sources", "static_sources")
 
 
 class SeenSize(NamedTuple):
-    """A number, or the sizes of a tensor, which Dynamo compares with those in earlier traces."""
+    """A number, or a tensor's sizes, which Dynamo compares with the values in earlier traces."""
 
     tx: Any
     name: str  # the name of the source of the number or tensor
@@ -170,7 +170,7 @@ class _Restart(RestartAnalysis):  # type: ignore[misc]
 
 
 def restart_without_reuse(output: Any, reason: str) -> NoReturn:
-    """Make Dynamo trace a frame again from its start, including the calls that were repeated."""
+    """Make Dynamo trace a frame again from its start, now without repeating calls."""
     log = output.root_tx.speculation_log
     log.clear()  # its entries do not fit the next attempt
     vars(log)[_TRACES] = True
@@ -396,10 +396,7 @@ def guard_key(guard: Guard) -> tuple[Any, ...]:
 
 
 def repeat_guard(guard: Guard, known: dict[Source, Source]) -> Guard:
-    """Return a copy of a guard for the source by which `known` replaces the guard's source.
-
-    The copy has no stack yet. For Dynamo, guards with the same source and the same stack are equal.
-    """
+    """Return a copy of a guard, without its stack; `known` replaces the guard's sources."""
     function = guard.create_fn
     if isinstance(function, functools.partial):
         args = [map_source(x, known) if isinstance(x, Source) else x for x in function.args]

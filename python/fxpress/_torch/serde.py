@@ -353,7 +353,7 @@ def quick_constructors(fake_mode: Any) -> Iterator[None]:
     """Run a block in which `torch.empty_strided` creates fake tensors of `fake_mode` faster.
 
     The call skips checks that always pass. torch's cache of fake tensors gets its usual entries,
-    but `_make_cache_entry` does not check an entry by creating a tensor from the entry.
+    but torch does not build a tensor from a new entry to check the entry.
     """
     dispatch, make_entry = fake_mode._dispatch_impl, fake_mode._make_cache_entry
 

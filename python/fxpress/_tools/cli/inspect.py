@@ -31,7 +31,7 @@ _DEPTH = 2  # the default depth of the tree of modules
 class Wanted(NamedTuple):
     """The parts of a file to show."""
 
-    depth: int | None  # the depth of the tree of modules; None: the first modules down to _DEPTH
+    depth: int | None  # the depth of the tree of modules; None: _DEPTH, at most _MOST_LINES rows
     all_operators: bool
     all_weights: bool
     as_json: bool
@@ -61,7 +61,7 @@ def show_file(path: Path, wanted: Wanted) -> None:
 
 
 def _share(parts: Sequence[object]) -> int:
-    """Return the maximum rows of each part's table, so that all tables have about `_MOST_ROWS`."""
+    """Return the maximum rows of each table; all tables together have about `_MOST_ROWS`."""
     return max(_MOST_LINES, _MOST_ROWS // max(1, len(parts)))
 
 

@@ -26,7 +26,7 @@ _DELAY = 0.8  # seconds before a terminal shows the current action
 
 
 class Allowed(NamedTuple):
-    """The permissions that a command's options give a load, as arguments of `fxpress.load`."""
+    """Permissions from the options of a command, as arguments of `fxpress.load`."""
 
     allow_pickle: bool
     allow_operators: tuple[str, ...]

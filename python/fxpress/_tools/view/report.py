@@ -170,7 +170,7 @@ def _program_facts(
 
 
 def _examples(graphs: list[Graph]) -> dict[str, int]:
-    """Return the sizes of the example inputs for the symbols that are sizes of tensors."""
+    """Return symbol -> its value for the example inputs, for symbols that are sizes."""
     tensors = {v.tensor for g in graphs for node in g.nodes for v in node.results if v.tensor}
     found = {
         size: example
