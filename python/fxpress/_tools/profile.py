@@ -19,7 +19,7 @@ from fxpress._torch.watching import watchers
 
 
 def trace_of(events: Sequence[Event], begin: float) -> dict[str, Any]:
-    """Return a trace with a slice for each event; its time 0 is `begin`, a `perf_counter` value."""
+    """Return a trace with a slice for each event; time 0 is `begin`, a value of `perf_counter`."""
     process = os.getpid()
     tracks = {event.thread: event.thread_name for event in events}
     named: list[dict[str, Any]] = [

@@ -331,7 +331,7 @@ def have_own_storages(result: Any, given: list[Any]) -> bool:
 
 
 class Candidates:
-    """Records the candidates that a trace passes to `Namespace.create_name`, by returned name."""
+    """Records the candidate from which `Namespace.create_name` created each name of a trace."""
 
     def __init__(self, tracer: Any) -> None:
         self._namespace = tracer.graph._graph_namespace

@@ -228,7 +228,7 @@ def within(objects: list[VariableTracker], effects: Any) -> dict[int, VariableTr
 
 
 def copy_tensor(variable: Any, proxy: Any) -> VariableTracker:
-    """Return a variable for a repeated call's new tensor, like the traced call's `variable`."""
+    """Return a copy of the traced call's `variable`, for the new tensor of a repeated call."""
     return variable.clone(proxy=proxy, mutation_type=_new_of(variable))
 
 
@@ -238,7 +238,7 @@ def copy_number(variable: Any, proxy: Any) -> VariableTracker:
 
 
 def copy_container(variable: Any, items: Any) -> VariableTracker:
-    """Return a variable for a repeated call's new container, like `variable` but with `items`."""
+    """Return a copy of `variable` with `items`, for the new container of a repeated call."""
     return variable.clone(items=items, mutation_type=_new_of(variable))
 
 
@@ -282,7 +282,7 @@ def is_exhausted(generator: Any) -> bool:
 
 
 def note_proxyable(tracer: Any, variable: VariableTracker) -> None:
-    """Record a variable in a tracer, as a tracer records the variables that it creates itself."""
+    """Record a variable in a tracer, as if the tracer had created the variable."""
     tracer.record_proxyable_vt(variable)
 
 
@@ -378,7 +378,7 @@ def _given(guard: Guard) -> tuple[Any, ...]:
 
 
 def is_repeatable(guard: Guard) -> bool:
-    """Return whether a guard reads only its source, so that it can be copied for another source."""
+    """Return whether a guard depends only on its source, and can be copied for another source."""
     function = guard.create_fn
     return isinstance(function, (functools.partial, types.FunctionType)) and all(
         isinstance(each, (*_REPEATED, Source)) for each in _given(guard)

@@ -379,7 +379,7 @@ def quick_constructors(fake_mode: Any) -> Iterator[None]:
 
 
 def add_hint(shape_env: Any, expression: Any, hint: Any) -> None:
-    """Store an expression's hint, unless the ShapeEnv has it or stores hints of symbols only."""
+    """Store an expression's hint if it is missing; newer torch stores only hints of symbols."""
     if expression in shape_env.backed_var_to_val or (
         features.symbols_by_name and not expression.is_Symbol
     ):

@@ -75,7 +75,7 @@ def _rest(count: int, noun: str = "", option: str = "--json") -> Text:
 
 
 def _checkpoint(found: Checkpoint, all_tensors: bool) -> Iterator[RenderableType]:
-    """Yield the printed parts for a file or folder of weights: its facts, then tables."""
+    """Yield the parts to print for a file or folder of weights: facts, then a table."""
     has_stages = bool(found.stages)
     count, noun = (len(found.stages), "stage") if has_stages else (len(found.tensors), "tensor")
     head = f"{found.path}: {bytes_text(found.bytes)}, {found.kind}, {counted_text(count, noun)}"

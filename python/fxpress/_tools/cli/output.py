@@ -33,7 +33,7 @@ class Allowed(NamedTuple):
 
 
 class _Wide:
-    """A console that breaks no lines, and omits the spaces with which tables pad their rows."""
+    """Wraps a console: lines are not broken, and spaces at the ends of lines are removed."""
 
     def __init__(self, console: Console) -> None:
         self._console = console

@@ -71,7 +71,7 @@ def read_program(
     weights: list[Weight] | None,
     ties: Mapping[str, Hashable] = MappingProxyType({}),
 ) -> Program:
-    """Return a summary of a program; `ties` has equal values for names of the same tensor."""
+    """Return a summary of a program; `ties` maps names of the same tensor to equal values."""
     place = f"record {record!r}"
     with damage_is_named(place):
         module = expect_object(document["graph_module"])

@@ -118,7 +118,7 @@ def _product(left: str) -> Callable[[_Shapes, _Sizes], int]:
 
 
 def _matmul(shapes: _Shapes, result: _Sizes) -> int:
-    """Count 0 for a product with a vector: torch calls `mv` or `dot`, which it does not count."""
+    """Count 0 for a product with a vector: torch runs it as `mv` or `dot`, and counts neither."""
     return 0 if len(shapes["other"]) == 1 else _product("self")(shapes, result)
 
 

@@ -67,7 +67,7 @@ class Ancestor(NamedTuple):
 
 
 class Argument(NamedTuple):
-    """An argument that is a value: the output with the number `output` of another node."""
+    """An argument that is a value: output number `output` of `node`."""
 
     name: str
     node: Node
