@@ -35,7 +35,7 @@ def _export_for_training(*args: Any, **kwargs: Any) -> ExportedProgram:
     """Export a module: trace it, clean the graph, and create a program.
 
     Stands in for `torch.export._trace._export_for_training`, with torch's arguments, result and
-    exceptions. Call `torch.export.export`, which calls this function while fxpress is installed.
+    exceptions. While fxpress is installed, `torch.export.export` calls this function.
 
     Example:
         >>> with fxpress.installed():

@@ -11,8 +11,8 @@
     draw(stages).render("stages")
 
 Each callback numbers partitions 0, 1, 2, … in graph order and cuts the graph into contiguous runs.
-Values therefore only flow to higher partition numbers, and partitions have no cycles. Graphs with
-regions of autocast or grad mode, in which partition numbers must not decrease, can be split too.
+Values therefore only flow to higher partition numbers, and partitions have no cycles. The numbers
+never decrease, as `split_module` requires for graphs with regions of autocast or grad mode.
 """
 
 from fxpress._graphs.partition.around import around

@@ -1,8 +1,8 @@
 """Define the base class of fxpress's exceptions, and exceptions that do not need torch.
 
 `SerializeError` is in `fxpress._torch.serde`, because it derives from torch's class; `ArchiveError`
-is in `fxpress._files.errors`. The `__module__` of each class is "fxpress", which also exports the
-class: a pickled exception can be loaded even if a later release moves the class.
+is in `fxpress._files.errors`. The package `fxpress` exports each class, and is its `__module__`: a
+pickled exception can be loaded even if a later release moves the class.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TypeVar
 from fxpress._base.observing.text import printable_lines
 
 _E = TypeVar("_E", bound=BaseException)
-_MOST_CHARACTERS = 10_000  # longer messages are shortened; they may contain names from a file
+_MOST_CHARACTERS = 10_000  # longer messages, for example with long names from a file, are cut
 
 
 class Error(Exception):
@@ -61,8 +61,8 @@ class UnsupportedError(Error, NotImplementedError, RuntimeError):
 class UnsupportedTorchError(UnsupportedError, ImportError):
     """The installed torch lacks an attribute that a module of fxpress needs.
 
-    The import of the module raises this error. ``fxpress.install()`` does not replace the functions
-    of the module. torch has no such class.
+    The import of the module raises this error. ``fxpress.install()`` skips the module, so torch's
+    functions remain in use. torch has no such class.
 
     Example:
         >>> try:
@@ -122,7 +122,7 @@ def is_about_input(error: BaseException) -> bool:
 
 
 def _is_from_handler(at: TracebackType | None) -> bool:
-    """Return whether a traceback has a signal handler's frame: a local refers to `f_back`."""
+    """Return whether a signal handler raised: a local of its frame is the interrupted frame."""
     while at is not None:
         interrupted = at.tb_frame.f_back
         for value in [*at.tb_frame.f_locals.values()] if interrupted is not None else ():

@@ -1,8 +1,8 @@
 """Reserve stack space for the frames of nested calls.
 
-CPython from 3.11 on stores frames in chunks of 16 KiB. A call whose frame does not fit into the
-last chunk maps a new chunk, and the return unmaps it. In a loop at the end of a chunk, each call
-thus costs two system calls and a page fault; tracing spends 10% of its time on them.
+CPython from 3.11 on stores frames in chunks of 16 KiB. If a frame does not fit into the last chunk,
+the call maps a new chunk, and the return unmaps it: two system calls and a page fault. A loop may
+repeat such calls; tracing spends 10% of its time on them.
 
 `call_with_space` calls a function in a frame of 256 KiB. CPython allocates a chunk of 512 KiB for
 this frame, and the second half of the chunk has space for the frames of many hundred nested calls.

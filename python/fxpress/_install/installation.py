@@ -1,8 +1,7 @@
 """Replaces torch's objects by stand-ins in the entire process, and restores them.
 
 Only names in the namespaces of the modules in ``sys.modules`` are rebound. Class attributes,
-closures and containers keep their values. A module that another thread is importing at the same
-time is not changed, either.
+closures and containers keep their values, and so does a module that another thread is importing.
 """
 
 from __future__ import annotations

@@ -87,7 +87,7 @@ def _stand_in_type(meta: type) -> Any:
 
 
 def _reduce_to_ours(stand_in: Any) -> tuple[Callable[[str], Any], tuple[str]]:
-    """Pickle a stand-in as fxpress's class, because `uninstall` changes what torch's name means."""
+    """Pickle a stand-in as fxpress's class, because `uninstall` rebinds torch's name."""
     ours = stand_in._fxpress_ours
     return pkgutil.resolve_name, (f"{ours.__module__}:{ours.__qualname__}",)
 

@@ -19,7 +19,7 @@ from fxpress._torch.watching import watchers
 
 
 def trace_of(events: Sequence[Event], begin: float) -> dict[str, Any]:
-    """Return a trace with a slice for each event; its time 0 is `begin`, a `perf_counter` value."""
+    """Return a trace with a slice for each event; time 0 is `begin`, a value of `perf_counter`."""
     process = os.getpid()
     tracks = {event.thread: event.thread_name for event in events}
     named: list[dict[str, Any]] = [
@@ -55,7 +55,7 @@ _TITLES = ("", "calls", "wall", "processor", "")
 
 @dataclasses.dataclass
 class _Row:
-    """A row of a profile's table: events with one name whose parent events share a row."""
+    """A row of a profile's table: the events of one name below one parent row."""
 
     name: str
     depth: int
@@ -100,7 +100,7 @@ def _cells(events: Sequence[Event], each_call: bool) -> list[tuple[str, ...]]:
 
 
 def _rows(events: Sequence[Event], each_call: bool) -> dict[tuple[str, int], _Row]:
-    """Return the rows of events without a parent in `events`; `below` contains the child rows."""
+    """Return the outermost rows of a table; the field `below` of a row has its child rows."""
     top: dict[tuple[str, int], _Row] = {}
     row_of: dict[int, _Row] = {}  # number of an event -> its row
     for event in events:
@@ -200,7 +200,7 @@ def profile() -> Profile:
     """Return a context manager that records the duration of operations, phase by phase.
 
     torch has no such function. The profile records calls of fxpress's operations, in all threads,
-    that begin and end within the block. While no profile runs, an operation only tests a flag.
+    that begin and end within the block. Without a profile, an operation only tests three flags.
     Blocks of several profiles may be nested. A profile that is entered again adds to its events.
 
     Returns:

@@ -1,4 +1,4 @@
-# The names in the extensions `_aten_213`, `_aten_214` and so on, one for each minor of torch.
+# The names in the extensions `_aten_213`, `_aten_214` and so on, one per minor version of torch.
 from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any, final

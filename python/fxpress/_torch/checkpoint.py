@@ -1,4 +1,4 @@
-"""List names of torch's classes and functions in checkpoint files, to compare; none is imported."""
+"""Names in checkpoint files of torch's classes and functions, which are never imported."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ def has_modes() -> bool:
     )
 
 
-# Settings that change a trace, but are not in the keys of templates: (config module, names).
+# Settings that change a trace, but are not part of `surroundings`: (config module, names).
 _SETTINGS: tuple[tuple[Any, tuple[str, ...]], ...] = (
     (symbol_config, tuple(symbol_config._config)),
     (dynamo_config, ("canonicalize_output_graph_node_order", "do_not_emit_runtime_asserts")),
@@ -104,7 +104,7 @@ _SETTINGS: tuple[tuple[Any, tuple[str, ...]], ...] = (
 
 
 def changed_setting() -> str | None:
-    """Return the name of a setting that changes traces and lacks its default value, or None."""
+    """Return the name of a setting that a user changed and that affects traces, or None."""
     if getattr(fx_config, "do_not_emit_stack_traces", False):
         return "torch.fx.config.do_not_emit_stack_traces"
     for config, names in _SETTINGS:
@@ -331,7 +331,7 @@ def have_own_storages(result: Any, given: list[Any]) -> bool:
 
 
 class Candidates:
-    """Records the candidates that a trace passes to `Namespace.create_name`, by returned name."""
+    """Records the candidate from which `Namespace.create_name` created each name of a trace."""
 
     def __init__(self, tracer: Any) -> None:
         self._namespace = tracer.graph._graph_namespace
@@ -455,7 +455,7 @@ def source_in_trace(node: Any) -> NodeSource:
 
 
 class Traced:
-    """Replaces a node of the graph of `ep.module()`, because fxpress does not build that graph."""
+    """Stands in for a node of the graph of `ep.module()`, which fxpress does not build."""
 
     __slots__ = ("graph", "meta", "name", "target")
 
@@ -475,7 +475,7 @@ EAGER_INPUTS = "eager_input_vals"
 
 
 def set_eager_inputs(node: torch.fx.Node) -> None:
-    """Set the values of a node's inputs in its meta; its operator needs inputs of exact strides."""
+    """Store the values of a node's inputs in its meta, for an operator that needs exact strides."""
 
     def value_of(argument: Any) -> Any:
         is_node = isinstance(argument, torch.fx.Node) and "val" in argument.meta

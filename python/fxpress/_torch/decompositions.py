@@ -89,7 +89,7 @@ def _call_original(original: Callable[..., Any], mode: Any, _: Any, *args: Any, 
 
 
 def fake_rule(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the fake tensor implementation of an overridden operator, from its decomposition."""
+    """Return a fake tensor implementation that runs the operator's own decomposition."""
     return functools.partial(_call_original, original)
 
 

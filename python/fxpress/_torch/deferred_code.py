@@ -83,7 +83,7 @@ def _generated(graph: torch.fx.Graph) -> tuple[torch_fx.PythonCode, Any, dict[st
 
 
 # The sources of equal layers differ only in the names of locals. Compiling a source is most of the
-# cost of a first call, so equal sources share the code object of the first, with other local names.
+# cost of a first call, so later sources get a copy of the first code object with other local names.
 # Source without names -> (code object, for each name in `co_varnames` its index in `names`).
 _codes: collections.OrderedDict[bytes, tuple[types.CodeType, list[int]]] = collections.OrderedDict()
 _MAX_CODES = 256
@@ -189,9 +189,9 @@ def _recompile(self: torch.fx.GraphModule) -> Any:
     return code
 
 
-# The namespace of a class whose code is deferred. Generating code adds entries to the instance's
-# `__dict__`, which would break an iteration in another thread. So the methods that iterate over it
-# are deferred too; torch.jit.script iterates after `__prepare_scriptable__`.
+# The namespace of a class with deferred code. Generating code adds entries to the instance's
+# `__dict__`, which would break an iteration in another thread. So an access to a method that
+# iterates generates the code first; torch.jit.script iterates after `__prepare_scriptable__`.
 BODY: dict[str, Any] = {
     "recompile": _recompile,
     **{

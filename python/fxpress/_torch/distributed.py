@@ -209,7 +209,7 @@ def without_loss(schedule: Any) -> Iterator[None]:
 
 
 def _nothing() -> None:
-    """Do nothing: this is the second part of a stage's backward that torch does not split."""
+    """Do nothing: if a backward is not split, no gradients are left for its second part."""
 
 
 class _Zeros(TorchDispatchMode):  # type: ignore[misc]

@@ -27,7 +27,7 @@ from fxpress._torch.fx import GRAPH_SLOT
 
 
 def skip_frame(function: Callable[..., Any]) -> None:
-    """Keep Dynamo from compiling a function as a frame; its calls in other frames are traced."""
+    """Keep Dynamo from compiling a call of a function, unless the caller is already traced."""
     frames = torch._C._dynamo.eval_frame
     skip, default = frames._FrameAction.SKIP, frames._FrameAction.DEFAULT
     frames.set_code_exec_strategy(function.__code__, frames._FrameExecStrategy(skip, default))

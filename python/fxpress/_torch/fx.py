@@ -91,7 +91,7 @@ def uses_lazy_graph_modules() -> bool:
     return issubclass(lazy_graph_module._get_graph_module_cls(), LazyGraphModule)
 
 
-# A GraphModule created by torch. fxpress gives its GraphModules and their classes equal attributes.
+# A GraphModule created by torch. The GraphModules of fxpress and their classes have its attributes.
 PATTERN = torch.fx.GraphModule({}, torch.fx.Graph())
 _PATTERN_CLASS = type(PATTERN)
 
@@ -103,7 +103,7 @@ CODE_ATTRIBUTES = ("_code", "_lineno_map", "_prologue_start")
 
 # The entries, in order, that `recompile` adds to the `__dict__` of a GraphModule.
 RECOMPILED_STATE = ("_in_spec", "_out_spec", *CODE_ATTRIBUTES)
-PENDING = "_fxpress_pending"  # of a class with deferred code: a weak reference to its instance
+PENDING = "_fxpress_pending"  # in a class with deferred code: a weak reference to the module
 GRAPH_SLOT = "_graph"
 
 
@@ -136,7 +136,7 @@ def _with_own_nodes(graph: torch.fx.Graph) -> torch.fx.Graph:
     twin = torch.fx.Graph()
     copies: dict[torch.fx.Node, torch.fx.Node] = {}
     for node in graph.nodes:
-        # `create_node` does not check get_attr nodes, so the code generator reports invalid nodes.
+        # `create_node` does not check get_attr nodes: the code generator must report invalid nodes.
         copied = copies[node] = twin.create_node("get_attr", "", type_expr=node.type)
         copied.name, copied.op, copied.target = node.name, node.op, node.target
         arguments = torch.fx.node.map_arg((node.args, node.kwargs), lambda n: copies.get(n, n))

@@ -154,7 +154,7 @@ def _is_of_torch(file: str, line: int) -> bool:
 
 @functools.cache
 def _lines_for_others() -> frozenset[int]:
-    """Return the lines of `torch/library.py` that create libraries for kernels of its callers."""
+    """Return the lines of `torch/library.py` that create a Library on behalf of a caller."""
     lines: set[int] = set()
     todo = [library._impl.__code__, inspect.unwrap(library._scoped_library).__code__]
     while todo:

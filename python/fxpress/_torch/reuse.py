@@ -74,7 +74,7 @@ def lasting_state(output: Any) -> tuple[int, ...]:
         len(effects.tensor_hooks),
         len(effects.save_for_backward),
         len(tracer.bound_symbols),
-        # An operator's first result has other size expressions than its cached results.
+        # Cached results of an operator have other size expressions than its first result.
         FakeTensorMode.cache_misses if tracer.bound_symbols else 0,
         len(shapes.guards),
         shapes._version_counter,
@@ -128,7 +128,7 @@ _BY_SOURCE = ("dynamic_sources", "unbacked_sources", "static_sources")
 
 
 class SeenSize(NamedTuple):
-    """A number, or the sizes of a tensor, which Dynamo compares with those in earlier traces."""
+    """A number, or a tensor's sizes, which Dynamo compares with the values in earlier traces."""
 
     tx: Any
     name: str  # the name of the source of the number or tensor
@@ -170,7 +170,7 @@ class _Restart(RestartAnalysis):  # type: ignore[misc]
 
 
 def restart_without_reuse(output: Any, reason: str) -> NoReturn:
-    """Make Dynamo trace a frame again from its start, including the calls that were repeated."""
+    """Make Dynamo trace a frame again from its start, now without repeating calls."""
     log = output.root_tx.speculation_log
     log.clear()  # its entries do not fit the next attempt
     vars(log)[_TRACES] = True
@@ -228,7 +228,7 @@ def within(objects: list[VariableTracker], effects: Any) -> dict[int, VariableTr
 
 
 def copy_tensor(variable: Any, proxy: Any) -> VariableTracker:
-    """Return a variable for a repeated call's new tensor, like the traced call's `variable`."""
+    """Return a copy of the traced call's `variable`, for the new tensor of a repeated call."""
     return variable.clone(proxy=proxy, mutation_type=_new_of(variable))
 
 
@@ -238,7 +238,7 @@ def copy_number(variable: Any, proxy: Any) -> VariableTracker:
 
 
 def copy_container(variable: Any, items: Any) -> VariableTracker:
-    """Return a variable for a repeated call's new container, like `variable` but with `items`."""
+    """Return a copy of `variable` with `items`, for the new container of a repeated call."""
     return variable.clone(items=items, mutation_type=_new_of(variable))
 
 
@@ -282,7 +282,7 @@ def is_exhausted(generator: Any) -> bool:
 
 
 def note_proxyable(tracer: Any, variable: VariableTracker) -> None:
-    """Record a variable in a tracer, as a tracer records the variables that it creates itself."""
+    """Record a variable in a tracer, as if the tracer had created the variable."""
     tracer.record_proxyable_vt(variable)
 
 
@@ -378,7 +378,7 @@ def _given(guard: Guard) -> tuple[Any, ...]:
 
 
 def is_repeatable(guard: Guard) -> bool:
-    """Return whether a guard reads only its source, so that it can be copied for another source."""
+    """Return whether a guard depends only on its source, and can be copied for another source."""
     function = guard.create_fn
     return isinstance(function, (functools.partial, types.FunctionType)) and all(
         isinstance(each, (*_REPEATED, Source)) for each in _given(guard)
@@ -396,10 +396,7 @@ def guard_key(guard: Guard) -> tuple[Any, ...]:
 
 
 def repeat_guard(guard: Guard, known: dict[Source, Source]) -> Guard:
-    """Return a copy of a guard for the source by which `known` replaces the guard's source.
-
-    The copy has no stack yet. For Dynamo, guards with the same source and the same stack are equal.
-    """
+    """Return a copy of a guard, without its stack; `known` replaces the guard's sources."""
     function = guard.create_fn
     if isinstance(function, functools.partial):
         args = [map_source(x, known) if isinstance(x, Source) else x for x in function.args]

@@ -62,7 +62,7 @@ def can_copy_parameter(fake: Any) -> bool:
 
 
 def copy_parameter(fake: Any, parameter: torch.Tensor) -> torch.Tensor | None:
-    """Copy a fake parameter as the fake of `parameter`; None: Dynamo must create that fake."""
+    """Return a copy of `fake` as fake tensor of `parameter`; None if Dynamo must create it."""
     mode = fake.fake_mode
     converter = mode.fake_tensor_converter
     meta = converter.meta_converter

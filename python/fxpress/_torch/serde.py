@@ -353,7 +353,7 @@ def quick_constructors(fake_mode: Any) -> Iterator[None]:
     """Run a block in which `torch.empty_strided` creates fake tensors of `fake_mode` faster.
 
     The call skips checks that always pass. torch's cache of fake tensors gets its usual entries,
-    but `_make_cache_entry` does not check an entry by creating a tensor from the entry.
+    but torch does not build a tensor from a new entry to check the entry.
     """
     dispatch, make_entry = fake_mode._dispatch_impl, fake_mode._make_cache_entry
 
@@ -379,7 +379,7 @@ def quick_constructors(fake_mode: Any) -> Iterator[None]:
 
 
 def add_hint(shape_env: Any, expression: Any, hint: Any) -> None:
-    """Store an expression's hint, unless the ShapeEnv has it or stores hints of symbols only."""
+    """Store an expression's hint if it is missing; newer torch stores only hints of symbols."""
     if expression in shape_env.backed_var_to_val or (
         features.symbols_by_name and not expression.is_Symbol
     ):

@@ -75,7 +75,7 @@ def as_int(number: Any) -> int | None:
 
 
 def symbol_read(number: Any) -> Any:
-    """Return the symbol of an input's size before replacements; None if it is not a symbol."""
+    """Return an input's size before replacements if it is a symbol, else None."""
     expression = None if type(number) is int else number.node._expr
     return expression if expression is not None and expression.is_Symbol else None
 

@@ -76,7 +76,7 @@ def is_traced_plainly(function: OpOverload) -> bool:
 
 
 def may_write(packet: OpOverloadPacket) -> bool:
-    """Return whether an overload of an operator writes to an argument that is not an output."""
+    """Return whether an overload of an operator writes to an argument other than `out`."""
     schemas = [getattr(packet, name)._schema for name in packet.overloads()]
     arguments = [each for schema in schemas for each in schema.arguments]
     return any(each.is_write and not each.kwarg_only for each in arguments)
@@ -105,7 +105,7 @@ def has_only_fake_modes() -> bool:
 
 
 def pre_dispatch_tracer() -> Any:
-    """Return the tracer of this thread's trace before dispatch, or None."""
+    """Return the tracer of this thread's pre-dispatch trace, or None."""
     mode = torch._ops.mode_stack_state_for_pre_dispatch().get(0)
     return None if mode is None else mode.tracer
 
@@ -133,7 +133,7 @@ excluding: Any = torch._C._ExcludeDispatchKeyGuard
 
 
 def excluded_autograd() -> Any:
-    """Return the excluded dispatch keys if autograd is one of them, else None."""
+    """Return the excluded dispatch keys if `ADInplaceOrView` is one of them, else None."""
     excluded = torch._C._dispatch_tls_local_exclude_set()
     return excluded if excluded.has(torch._C.DispatchKey.ADInplaceOrView) else None
 

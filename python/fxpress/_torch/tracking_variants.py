@@ -30,7 +30,7 @@ if not (features.modules_tracked_by_slots or features.modules_tracked_by_var_get
         f"torch {torch.__version__}: NNModuleVariable lacks the methods of torch 2.13 to 2.15"
     )
 
-# fxpress's name of a method -> the name by which Dynamo calls it, or "" if it never calls it.
+# fxpress's name of a method -> Dynamo's name, or "" if Dynamo never calls the method.
 _SLOTS = (
     {
         "get_attribute": "tp_getattro_impl",
@@ -49,12 +49,12 @@ _SLOTS = (
     }
 )
 GET_ATTRIBUTE = _SLOTS["get_attribute"]  # the messages of graph breaks begin with this name
-# A function of (variable, translator, name) that looks up an attribute as for user-defined objects.
+# (variable, translator, name) -> attribute, looked up as for a user-defined object.
 plain_get_attribute = getattr(variables.UserDefinedObjectVariable, GET_ATTRIBUTE)
 
 
 def fills_slots(cls: _T) -> _T:
-    """Add Dynamo's names of the methods of a class; `_SLOTS` lists these methods and names."""
+    """Make the methods of a class that `_SLOTS` lists available under Dynamo's names."""
     for ours, slot in _SLOTS.items():
         if slot and ours in vars(cls):
             setattr(cls, slot, vars(cls)[ours])
@@ -70,7 +70,7 @@ def attribute_of(variable: Any, tx: Any, name: str) -> Any:
 
 
 def method_table(names: frozenset[str]) -> dict[str, Any]:
-    """Return `tp_methods` for a variable that implements the methods `names` in one function."""
+    """Return `tp_methods` for a variable whose `call_listed_method` implements `names`."""
     if not features.modules_tracked_by_slots:
         return {}
     from torch._dynamo.variables.base import Method

@@ -87,7 +87,7 @@ class _Watched:
             self._range.__enter__()
         event.processor_start = time.thread_time()
         event.start = time.perf_counter()
-        _here.event = event  # the last step: if a signal interrupts it, nothing needs undoing
+        _here.event = event  # last: an interrupted call leaves `_here` unchanged
         return event
 
     def __exit__(

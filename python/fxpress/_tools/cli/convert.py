@@ -80,8 +80,8 @@ def _store_weights_as(program: ExportedProgram, dtype: torch.dtype) -> None:
     """Store a program's floating-point weights in a dtype, in place; CastError for overflows.
 
     The program then casts each weight back to its old dtype before use. A weight is not changed if
-    the program may write it, returns it, or passes it to a higher-order operator. The same holds
-    for a weight that shares storage with such a weight, or with a weight of another layout.
+    the program may write it, returns it, or passes it to a higher-order operator. Weights that
+    share a storage are changed only if all of them may be changed, and have the same layout.
     """
     signature = program.graph_signature
     names = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
@@ -161,7 +161,7 @@ def _root_entry(graph: Graph) -> dict[str, Any]:
 
 
 def _written(graph: Graph) -> Iterator[Node]:
-    """Yield a graph's inputs whose storages nodes may write, or pass to a higher-order operator."""
+    """Yield the inputs that nodes may write, or pass to a higher-order operator, also as a view."""
     for node, storage in storages_of(graph).items():
         is_given = any(
             isinstance(each.target, torch_fx.HigherOrderOperator) for each in storage.touching

@@ -31,7 +31,7 @@ _DEPTH = 2  # the default depth of the tree of modules
 class Wanted(NamedTuple):
     """The parts of a file to show."""
 
-    depth: int | None  # the depth of the tree of modules; None: the first modules down to _DEPTH
+    depth: int | None  # the depth of the tree of modules; None: _DEPTH, at most _MOST_LINES rows
     all_operators: bool
     all_weights: bool
     as_json: bool
@@ -61,7 +61,7 @@ def show_file(path: Path, wanted: Wanted) -> None:
 
 
 def _share(parts: Sequence[object]) -> int:
-    """Return the maximum rows of each part's table, so that all tables have about `_MOST_ROWS`."""
+    """Return the maximum rows of each table; all tables together have about `_MOST_ROWS`."""
     return max(_MOST_LINES, _MOST_ROWS // max(1, len(parts)))
 
 
@@ -75,7 +75,7 @@ def _rest(count: int, noun: str = "", option: str = "--json") -> Text:
 
 
 def _checkpoint(found: Checkpoint, all_tensors: bool) -> Iterator[RenderableType]:
-    """Yield the printed parts for a file or folder of weights: its facts, then tables."""
+    """Yield the parts to print for a file or folder of weights: facts, then a table."""
     has_stages = bool(found.stages)
     count, noun = (len(found.stages), "stage") if has_stages else (len(found.tensors), "tensor")
     head = f"{found.path}: {bytes_text(found.bytes)}, {found.kind}, {counted_text(count, noun)}"

@@ -1,4 +1,4 @@
-"""Import the modules that files need; name the option that helps in the errors of loads."""
+"""Import modules that files need, and add the option that helps to the errors of loads."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class ImportFailedError(Error):
 
 
 def import_module(module: str) -> None:
-    """Import a module by name or `.py` path, and append its folder to `sys.path`."""
+    """Import a module by `.py` path or name; append its folder or the current one to `sys.path`."""
     folder = str(Path(module).resolve().parent) if module.endswith(".py") else os.getcwd()
     if folder not in sys.path:
         sys.path.append(folder)
@@ -62,7 +62,7 @@ def _import_file(path: Path) -> None:
 
 
 def registered(targets: Sequence[str]) -> dict[str, Traits]:
-    """Return the traits of the operators that this process has registered."""
+    """Return target -> traits, for the operators in `targets` that this process has registered."""
     found = {}
     for target in targets:
         with suppress(UnknownNameError):

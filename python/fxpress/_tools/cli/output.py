@@ -26,14 +26,14 @@ _DELAY = 0.8  # seconds before a terminal shows the current action
 
 
 class Allowed(NamedTuple):
-    """The permissions that a command's options give a load, as arguments of `fxpress.load`."""
+    """Permissions from the options of a command, as arguments of `fxpress.load`."""
 
     allow_pickle: bool
     allow_operators: tuple[str, ...]
 
 
 class _Wide:
-    """A console that breaks no lines, and omits the spaces with which tables pad their rows."""
+    """Wraps a console: lines are not broken, and spaces at the ends of lines are removed."""
 
     def __init__(self, console: Console) -> None:
         self._console = console

@@ -95,7 +95,7 @@ def _difference_of_parts(one: Any, other: Any) -> dict[str, Any] | None:
 
 
 def _distances(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-    """Return the absolute differences as float64; subtract close 64-bit ints without rounding."""
+    """Return absolute differences as float64; close 64-bit ints are subtracted without rounding."""
     far = (one.double() - other.double()).abs()
     if one.dtype not in (torch.int64, torch.uint64):
         return far

@@ -9,7 +9,7 @@ _NO_VALUES = ("as_graph", "as_custom_obj", "as_operator", "as_string", "as_strin
 
 
 def values_in(value: Any) -> list[tuple[bool, str]]:
-    """Return, for each value that arguments refer to, whether it is a tensor, and its name."""
+    """Return (whether it is a tensor, name) for each value to which an argument refers."""
     if type(value) is dict and len(value) == 1:  # most arguments are a tensor or a constant
         ((kind, held),) = value.items()
         if type(held) is not list and type(held) is not dict:
@@ -59,7 +59,7 @@ def _held_in(value: Any, kind: str) -> list[Any]:
 
 
 def readable(value: Any) -> Any:
-    """Return an argument's value, in which names replace the objects that have a name."""
+    """Return an argument's value for display; an object with a name is replaced by the name."""
     if type(value) is list:
         return [readable(each) for each in value[:_MOST_ITEMS]]
     if type(value) is dict and len(value) == 1:

@@ -39,7 +39,7 @@ _STRIDED = 7  # the number of torch.strided in files
 
 
 class UnknownOperatorError(InspectionError):
-    """A program calls an operator of a library other than torch that is not imported."""
+    """A program calls an operator that neither torch nor an imported library defines."""
 
 
 class HashedText(NamedTuple):

@@ -55,7 +55,7 @@ class Program:
     dialect: list[str]  # the dialects that its verifiers accept, such as ["TRAINING"]
     inputs: list[Value]  # the inputs from the caller
     outputs: list[Value]  # the results, and mutations
-    operators: dict[str, int]  # operator -> number of calls, also in bodies; most frequent first
+    operators: dict[str, int]  # operator -> number of calls, also in subgraphs; most frequent first
     refused: dict[str, str]  # operator that a load refuses without `allow_operators` -> why
     # The least and the greatest value of each symbol; None: no bound.
     symbols: dict[str, tuple[int | None, int | None]]
@@ -71,7 +71,7 @@ def read_program(
     weights: list[Weight] | None,
     ties: Mapping[str, Hashable] = MappingProxyType({}),
 ) -> Program:
-    """Return a summary of a program; `ties` has equal values for names of the same tensor."""
+    """Return a summary of a program; `ties` maps names of the same tensor to equal values."""
     place = f"record {record!r}"
     with damage_is_named(place):
         module = expect_object(document["graph_module"])
@@ -119,7 +119,7 @@ def _identity(weight: Weight, ties: Mapping[str, Hashable]) -> Hashable:
 
 
 def nodes_of(graph: dict[str, Any], place: str) -> Iterator[dict[str, Any]]:
-    """Yield the nodes of a graph and of its operators' bodies."""
+    """Yield the nodes of a graph and of its subgraphs, such as the branches of `torch.cond`."""
     waiting = [graph]
     while waiting:
         with damage_is_named(f"{place}: graph.nodes"):
@@ -134,7 +134,7 @@ def nodes_of(graph: dict[str, Any], place: str) -> Iterator[dict[str, Any]]:
 def refused_operators(
     nodes: Iterable[dict[str, Any]], allowed: frozenset[str] = frozenset()
 ) -> dict[str, str]:
-    """Return operator -> reason, for operators in nodes and arguments that a load refuses."""
+    """Return operator -> reason, for the called or passed operators that a load refuses."""
     named = set()
     for node in nodes:
         named.add(expect_str(node["target"]))

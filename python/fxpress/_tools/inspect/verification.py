@@ -87,7 +87,7 @@ class _Checks:
         self._package, self._faults, self._path = package, faults, path
         self._further, self._allowed = further, allowed_names(allow_operators)
         self._damaged: set[str] = set()
-        self._zeros: dict[str, int] = {}  # record without bytes -> bytes of zeros
+        self._zeros: dict[str, int] = {}  # empty record -> bytes of its tensor, read as zeros
 
     def run(self, report: Callable[[int], None] | None) -> None:
         damaged = self._package.damaged_records(report)
@@ -207,7 +207,7 @@ class _Checks:
         self._faults += [Fault(config, f"{n!r} is missing") for n in sorted(wanted - set(found))]
 
     def _stored(self, config: str, stored: StoredTensor) -> None:
-        """Check the record of a tensor that the payload config in the record `config` lists."""
+        """Check the record of a tensor that the record `config` lists; faults name `config`."""
         with self._noting(config), damage_is_named(f"{stored.name!r}"):
             record = self._package.records.get(stored.record)
             if record is None:
@@ -225,7 +225,7 @@ class _Checks:
 
 
 def _check_operators(targets: Iterable[str], further: Further | None) -> Found:
-    """Yield operators that `torch.json` lacks: as faults if they are torch's, else as notes."""
+    """Yield operators that `torch.json` lacks: faults if the installed torch does, else notes."""
     for target in sorted(set(targets).difference(operators())):
         library = target.removeprefix(_LIBRARIES).partition(".")[0]
         is_torchs = not target.startswith((_LIBRARIES, "#")) or library in _namespaces()

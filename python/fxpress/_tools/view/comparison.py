@@ -21,7 +21,7 @@ TITLE = "difference"  # the name of the overlay that marks differences
 
 @dataclasses.dataclass
 class Comparison:
-    """The differences of a program in one source from its counterpart in another."""
+    """The comparison of two programs, one from each source."""
 
     names: tuple[str, str]  # the names of the program in the first and in the second source
     is_same: bool | None  # whether the two programs compute the same; None: unknown
@@ -110,7 +110,7 @@ def _what(node: Node, other: Node) -> list[str]:
 
 
 def _without_sizes(node: Node, other: Node) -> dict[str, str]:
-    """Return the properties of `node` that equal `other`'s if the nodes differ only in sizes."""
+    """Return the properties of `node` except sizes, for a comparison with `other`."""
     sizes = {each.name for n in (node, other) for each in n.arguments if not each.value.tensor}
     facts = comparable(node)
     for number, value in enumerate(node.results):

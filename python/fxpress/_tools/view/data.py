@@ -109,7 +109,7 @@ def times(program: Any, *args: Any, runs: int = 3, **kwargs: Any) -> Overlay:
 
 
 def reuse(program: Any, report: ReuseReport) -> Overlay:
-    """Mark modules: the call that each repeats, or why it was traced. torch has no such function.
+    """Return an overlay that shows which module calls were repeated. torch has no such function.
 
     Args:
         program: a path or an ExportedProgram that strict export created.

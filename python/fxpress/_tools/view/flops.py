@@ -31,7 +31,7 @@ class Count:
     """The floating-point operations of a program."""
 
     # Id of a graph -> id of a node -> its operations. An operator that runs its bodies once has the
-    # sum of its bodies. `torch.cond` has the larger number of its branches for each operator.
+    # sum of its bodies. `torch.cond` has, for each operator, the maximum of its branches.
     by_node: dict[str, dict[str, int]]
     total: int  # the operations of the program
     left_out: dict[str, int]  # reason -> number of operators that are not counted
@@ -118,7 +118,7 @@ def _product(left: str) -> Callable[[_Shapes, _Sizes], int]:
 
 
 def _matmul(shapes: _Shapes, result: _Sizes) -> int:
-    """Count 0 for a product with a vector: torch calls `mv` or `dot`, which it does not count."""
+    """Count 0 for a product with a vector: torch runs it as `mv` or `dot`, and counts neither."""
     return 0 if len(shapes["other"]) == 1 else _product("self")(shapes, result)
 
 

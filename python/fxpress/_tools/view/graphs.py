@@ -87,7 +87,7 @@ def make_old() -> None:
     Otherwise the next collections would examine millions of new objects, none of which is garbage,
     for a fifth of the run time. The next full collection frees objects that are garbage already.
 
-    If the process has frozen objects with `gc.freeze`, this does nothing: it would unfreeze them.
+    The function does nothing if the process has frozen objects, because it would unfreeze them.
     """
     if gc.get_count()[0] > _MANY and gc.get_freeze_count() == 0:
         gc.freeze()
@@ -150,7 +150,7 @@ class _Program:
         return known
 
     def source(self, stack: Any) -> tuple[str, str]:
-        """Return the last line of a stack trace, and the trace if it has several lines."""
+        """Return the last frame of a stack trace, and the trace if it has several frames."""
         known = self._sources.get(expect_str(stack))
         if known is None:
             lines = [line.strip() for line in stack.strip().split("\n")]

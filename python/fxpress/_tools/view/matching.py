@@ -70,7 +70,7 @@ class _Matcher:
     def _pair_in_order(self, prefix: str, *keys: Callable[[Node], Hashable]) -> list[str]:
         """Pair the remaining nodes with equal keys; return the ids of the first graph's nodes.
 
-        Only nodes whose ids begin with `prefix` are paired. A second key is for the second graph.
+        Ids must begin with `prefix`. `keys[0]` is for the first graph, `keys[-1]` for the second.
         """
         others: dict[Hashable, deque[str]] = defaultdict(deque)
         for node in self._left(1, prefix):

@@ -77,7 +77,7 @@ class Namespaces:
         return shown
 
     def _read(self, stack: str, path: str) -> str:
-        """Record the classes of a stack's modules; return the last path, `path` if it is empty."""
+        """Record the classes of a stack's modules; return the last path, or `path` if none."""
         innermost = path
         for innermost, class_name in entries_of(stack):
             if self._classes.setdefault(innermost, class_name) != class_name:

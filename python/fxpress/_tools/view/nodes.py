@@ -67,7 +67,7 @@ class Ancestor(NamedTuple):
 
 
 class Argument(NamedTuple):
-    """An argument that is a value: the output with the number `output` of another node."""
+    """An argument that is a value: output number `output` of `node`."""
 
     name: str
     node: Node
@@ -90,7 +90,7 @@ class Node:
     name: str = ""  # its name in the program, if the name is known
     # The operator, such as "aten.add.Tensor"; None for inputs and the outputs.
     target: str | None = None
-    # For an input, the signature's type of input, name of state, and whether it is persistent.
+    # For an input: its kind in the signature, its name in the state, whether it is persistent.
     kind: str = ""
     state: str = ""
     persistent: str = ""
@@ -122,7 +122,7 @@ class Node:
         return ((field, text) for field in fields if (text := getattr(self, field)))
 
     def result_bytes(self) -> int | None:
-        """Return the bytes of all results; None without results, or if a result's are unknown."""
+        """Return the bytes of all results; None if there are none, or some bytes are unknown."""
         sizes = [value.bytes for value in self.results]
         known = [size for size in sizes if size is not None]
         return sum(known) if sizes and len(known) == len(sizes) else None

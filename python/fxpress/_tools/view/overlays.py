@@ -45,7 +45,7 @@ def overlays_of(graphs: dict[str, list[Graph]]) -> dict[str, Overlay]:
 
 
 def difference_of(graph: Graph, states: dict[str, str]) -> Overlay:
-    """Return the overlay that marks a program's differences: the states of its graph's nodes."""
+    """Return an overlay that colors nodes by their states, such as "same" or "changed"."""
     results = {node: {"value": state, "bgColor": _STATES[state]} for node, state in states.items()}
     return {graph.id: {"results": results}}
 
@@ -56,7 +56,7 @@ def marked(graph: Graph, texts: dict[str, str]) -> Overlay:
 
 
 def by_module(graph: Graph, texts: dict[str, str]) -> Overlay:
-    """Return an overlay with the text of each operator's innermost module in `texts` (by path)."""
+    """Return an overlay with the text of the innermost module in `texts` around each operator."""
     known: dict[str, str | None] = {}
     found: dict[str, str] = {}
     for node in graph.nodes:

@@ -69,7 +69,7 @@ def _data(sources: Sequence[Source]) -> dict[str, Any]:
 
 
 def _shown(value: Any) -> Any:
-    """Remove characters that are invisible or reorder text from data; keep line breaks."""
+    """Escape characters in data that are invisible or reorder text; keep line breaks."""
     if isinstance(value, str):
         return printable_lines(value)
     if isinstance(value, dict):
@@ -168,7 +168,7 @@ _HEADINGS = {False: "Nodes that differ", True: "Nodes that differ only in sizes"
 
 
 def _nodes(first: Graph, second: Graph, comparison: Comparison) -> dict[bool, list[Any]]:
-    """Return the differing nodes as numbers, under True if only sizes differ, else False."""
+    """Return table rows of the differing nodes, by whether only their sizes differ."""
     assert comparison.matching is not None
     numbers = [{node.id: i for i, node in enumerate(graph.nodes)} for graph in (first, second)]
     found: dict[bool, list[Any]] = {False: [], True: []}

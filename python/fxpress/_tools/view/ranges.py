@@ -82,7 +82,7 @@ class _Layers(dict[str, str]):
         self.long = {layer: _Long(count) for layer, count in counts.items() if count > MOST}
 
     def __missing__(self, layer: str) -> str:
-        """Name a layer, and parents without a name, each as the next member of its parent."""
+        """Name a layer and its unnamed parents; each becomes the next member of its parent."""
         missing = []
         while layer not in self:
             missing.append(layer)

@@ -22,7 +22,7 @@ Table = dict[str, Any]  # "head": column names, with the prefix "#" for numbers;
 
 
 class Values:
-    """The texts of nodes and the types of values, which nodes refer to by number."""
+    """Numbers the texts of nodes and the types of values; nodes contain only the numbers."""
 
     def __init__(self) -> None:
         self.texts: dict[str, int] = {}
@@ -170,7 +170,7 @@ def _program_facts(
 
 
 def _examples(graphs: list[Graph]) -> dict[str, int]:
-    """Return the sizes of the example inputs for the symbols that are sizes of tensors."""
+    """Return symbol -> its value for the example inputs, for symbols that are sizes."""
     tensors = {v.tensor for g in graphs for node in g.nodes for v in node.results if v.tensor}
     found = {
         size: example

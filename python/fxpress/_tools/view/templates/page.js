@@ -2,7 +2,7 @@
 // All texts from files become text nodes. None of the data is used as markup, an address or code.
 const DATA = JSON.parse(document.getElementById("data").textContent);
 const TEXTS = DATA.texts; // the texts of nodes, which refer to them by number
-const MANY = 250; // the maximum items that are shown without parts that open
+const MANY = 250; // longer lists are shown in parts, which can be opened
 const MOST_TYPES = 4; // the maximum result types in the line of a node
 const MOST_ON_PAPER = 2000; // the maximum modules that are opened for printing
 const NODE = Object.freeze({name: 0, operator: 1, module: 2, identity: 3, arguments: 4, constants: 5, results: 6, origin: 7, bodies: 8});
