@@ -1,4 +1,4 @@
-"""Handle models in an archive that AOTInductor compiled: shared libraries that torch loads."""
+"""Load models that AOTInductor compiled: an archive contains their shared libraries."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def records_of(archive: PT2ArchiveReader, model: str) -> Iterator[str]:
 
 
 def views_of(config: list[Payload], folder: str, options: Options) -> dict[str, View]:
-    """Return name -> view of a record, for tensors that are not pickled."""
+    """Return name -> `View` for the entries of a config, none of which may be pickled."""
     return {
         payload.name: view_of(
             payload.name, folder + payload.record, payload.is_parameter, payload.meta, options
@@ -123,7 +123,7 @@ def _read_object(archive: PT2ArchiveReader, record: str, options: Options) -> An
 
 
 def _read_older(archive: PT2ArchiveReader, record: str) -> bytes | None:
-    """Return older torch's record of all weights or of all constants; None if it is missing."""
+    """Return the record with all weights (or constants) that older torch wrote, or None."""
     if archive.find(record) is None:
         return None
     log.warning("%r is of an older format: save the program again.", record)

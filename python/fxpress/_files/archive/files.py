@@ -18,7 +18,7 @@ from fxpress._files.remote.urls import shown
 
 _ACL = "system.posix_acl_access"
 _COPIED = 1 << 20  # bytes that are copied at a time
-# Paths of open descriptors of this process; they may refer to pipes, which have no other path.
+# Paths of descriptors of this process, such as /dev/stdout. A pipe has no other path.
 _DESCRIPTOR = re.compile(r"/dev/std(?P<name>out|err)|/(?:dev|proc/self)/fd/(?P<number>\d{1,9})")
 
 
@@ -28,7 +28,7 @@ def is_path(f: Any) -> bool:
 
 
 def source_path(f: Any, *, mmap: bool = False) -> str | None:
-    """Return a path as a str; None for file objects and buffers, ValueError for a zip's bytes."""
+    """Return a path as a str; None for a file object or buffer. ValueError for a zip's bytes."""
     if not is_path(f):
         if mmap:
             raise ValueError("mmap=True maps the file, so f must be a path")
@@ -109,9 +109,9 @@ class DirectFile(Output):
 class AtomicFile(Output):
     """A file that replaces `target` when complete, with the permissions of the old file.
 
-    Until then it is a locked temporary file in the same folder. The next writer of `target` removes
-    temporary files without a lock, which killed writers have left. For a sidecar file, `main` is
-    the archive: a sidecar gets its permissions, and its next writer removes abandoned sidecars.
+    Until then it is a locked temporary file in the same folder. A killed writer leaves a temporary
+    file without a lock, which the next writer of `target` removes. For a sidecar file, `main` is
+    the archive, which determines the permissions and the temporary name of the sidecar file.
     """
 
     def __init__(self, target: Path, main: Path | None = None) -> None:
@@ -218,7 +218,7 @@ class InPlaceFile(Output):
 
 
 def _reserve(descriptor: int, old: int, new: int) -> None:
-    """Reserve disk space for a file that grows; without space, OSError and no change."""
+    """Reserve disk space for a file that grows. Without space, raise OSError and change nothing."""
     if new <= old:
         return
     try:
@@ -291,7 +291,7 @@ def _take_rights(descriptor: int, path: Path, status: os.stat_result) -> None:
         except OSError:
             try:
                 os.fchown(descriptor, -1, status.st_gid)
-            except OSError:  # the new file has another group, which gets the rights of others
+            except OSError:  # another group: it gets at most the rights of other users
                 mode &= 0o707 | (mode & 0o007) << 3
     with contextlib.suppress(OSError):  # the file system does not support modes
         os.fchmod(descriptor, mode)
@@ -299,7 +299,7 @@ def _take_rights(descriptor: int, path: Path, status: os.stat_result) -> None:
 
 
 def _copy_list(descriptor: int, path: Path) -> None:
-    """Copy a file's access control list to a new file; without a list, remove the new file's."""
+    """Copy an access control list to a new file; if `path` has none, remove the new file's list."""
     try:
         entries = os.getxattr(path, _ACL)
     except (OSError, AttributeError):  # there is no list, or lists are not supported

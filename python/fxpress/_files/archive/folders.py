@@ -16,7 +16,7 @@ from pathlib import Path
 # Errors of calls that a file system does not support.
 UNSUPPORTED = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
 _MARK = ".fxpress-tmp"  # part of the names of temporary files
-_MOST_NAME_BYTES = 200  # with a longer name, the name with the mark may exceed 255 bytes
+_MOST_NAME_BYTES = 200  # of the 255 bytes of a file name, 55 are for prefixes and suffixes
 _LOCK_TIMEOUT = 10.0  # seconds
 _LOCK_POLL_INTERVAL = 0.002  # seconds
 
@@ -38,7 +38,7 @@ def temporary_path(target: Path) -> Path:
 
 
 def find_abandoned(target: Path) -> Iterator[Path]:
-    """Yield the temporary files of killed writers of `target`; lock each until the next one."""
+    """Lock and yield each temporary file that a killed writer of `target` left."""
     start = _prefix(target)
     for name in os.listdir(target.parent):
         if not name.startswith(start):
@@ -113,8 +113,8 @@ def _try_to_lock(descriptor: int) -> None:
 def new_folder(target: Path) -> Iterator[Path]:
     """Yield a temporary folder, and rename it to `target` after the block.
 
-    FileExistsError if `target` is not an empty folder. The temporary folder is locked, so that
-    other writers do not remove it as the folder of a killed writer.
+    FileExistsError if `target` exists and is not an empty folder. The temporary folder is locked,
+    because other writers remove unlocked ones as folders of killed writers.
     """
     target = Path(os.path.realpath(target))  # a symbolic link stays, and its target is replaced
     if target.exists() and (not target.is_dir() or any(target.iterdir())):

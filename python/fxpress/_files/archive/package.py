@@ -55,9 +55,9 @@ def _write_program(
     pickle_protocol: int,
     weights: str | None,
 ) -> None:
-    """Write a program; write its weights, too, if `weights` is None.
+    """Write a program, and also its weights if `weights` is None.
 
-    Otherwise `weights` is the text of the record that names the sidecar file, "" for no file.
+    Otherwise `weights` is the text of the record that names the sidecar file; "" without a file.
     """
     program = lift_body_constants(program)
     check_program_values(program, with_state=weights is None)

@@ -28,9 +28,9 @@ Config: TypeAlias = list[tuple[str, str, torch.Tensor | None, bool, bool]]
 
 
 def shared_storages(state: Config, constants: Config) -> str:
-    """Return JSON with the names of tensors whose storage has several records; "" if none has."""
-    # A storage has a record for each dtype, and further records for constants. torch reads such
-    # records as separate storages.
+    """Return JSON: groups of tensors that share a storage but not a record; "" for no groups."""
+    # A storage is written once for each dtype, separately for state and constants. torch does not
+    # join these records again.
     plain = [
         (folder, *entry[:3])
         for folder, config in (("state", state), ("constants", constants))

@@ -286,7 +286,7 @@ class PT2ArchiveReader:
 
 
 def _views_of(f: Any) -> list[memoryview]:
-    """Return views of a buffer: from its position on, and all bytes; [] for other objects."""
+    """Return views of a buffer, all to be released, the first to be read; [] for other objects."""
     with contextlib.suppress(TypeError):
         return [memoryview(f).cast("B")]
     if not hasattr(f, "getbuffer"):
@@ -316,7 +316,7 @@ def _contents_of(f: Any) -> memoryview:
 
 
 def _descriptor_of(f: Any) -> int | None:
-    """Return the descriptor of a file object that returns the file's bytes unchanged, or None."""
+    """Return a file object's descriptor; None if the object may convert bytes, as `gzip` does."""
     plain = getattr(f, "file", f)  # `tempfile` wraps the file object
     if isinstance(plain, (io.BufferedReader, io.BufferedRandom)):
         plain = plain.raw

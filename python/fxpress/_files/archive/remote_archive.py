@@ -15,7 +15,7 @@ from fxpress._files.remote.remote_file import PIECE, RemoteFile
 from fxpress._files.serde.limits import Budget, Limits
 
 _GAP = 1 << 14  # records that are at most this many bytes apart are read by one request
-_RECORD_BYTES = 8  # estimated bytes of objects for each byte of a directory
+_RECORD_BYTES = 8  # estimated bytes of Python objects for each byte of the zip directory
 _Run = tuple[int, int]  # begin and end, in the file, of neighboring records with their headers
 
 
@@ -120,7 +120,7 @@ class _Ranges:
 
     @contextlib.contextmanager
     def charged_to(self, budget: Budget) -> Iterator[None]:
-        """Charge the bytes that the block reads, except the end of the file, to a budget."""
+        """Charge the bytes that the block reads to a budget, except a short tail of the file."""
         self._budget = budget
         yield
         self._budget = None

@@ -101,7 +101,7 @@ class _Replaced:
             self._weights = None
 
     def name_twice(self) -> None:
-        """Link the archive to a second name, from which the next save finds its sidecar files."""
+        """Link the archive: if this save is killed, the next save finds the sidecar files."""
         if self._weights != []:
             second = temporary_path(self._target)
             with contextlib.suppress(OSError):  # the file system does not support links

@@ -228,7 +228,7 @@ def read_tensors(
 
 
 def on_one_storage(values: list[torch.Tensor], kept: int) -> list[torch.Tensor]:
-    """Return tensors like `values` on one storage, to which the first `kept` values are copied."""
+    """Return tensors like `values` on their largest storage; copy the first `kept` into it."""
     numbers = storage_numbers(values)
     if -1 in numbers:
         raise ArchiveError("the archive is damaged: a value on a shared storage is not a tensor")

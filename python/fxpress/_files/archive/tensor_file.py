@@ -40,7 +40,7 @@ _ONE_CALL = 1 << 22  # bytes of one write; Python handles signals between two wr
 
 
 class TensorFile:
-    """The tensors in a safetensors file, which the caller closes; `read` allocates a tensor.
+    """A reader of the tensors in a safetensors file. The caller closes the file.
 
     The constructor raises LimitError, OSError or ArchiveError. `places` maps names to locations;
     `metadata` contains the texts in the header.
@@ -129,7 +129,7 @@ def write_tensors(
 def layout(
     described: Mapping[str, tuple[torch.dtype, tuple[int, ...]]], metadata: Mapping[str, str]
 ) -> tuple[bytes, list[str]]:
-    """Return the header of a file with its length, and the names of tensors in the file's order."""
+    """Return a file's first bytes (length and header), and the tensors' names in file order."""
     entries: dict[str, Any] = {METADATA: dict(metadata)}
     # Tensors with larger elements come first, so that the start of each tensor is aligned.
     order = sorted(described, key=lambda name: (-described[name][0].itemsize, name))

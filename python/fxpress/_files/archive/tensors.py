@@ -51,7 +51,7 @@ def elements_of(name: str, tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _place_of(tensor: torch.Tensor, held: list[object]) -> tuple[int | None, int]:
-    """Return (address, bytes) of a storage that `storage_places` omits; (None, 0) if fake."""
+    """Return (address, bytes) of a tensor's storage, and add it to `held`; (None, 0) if fake."""
     if is_fake(tensor):
         return None, 0
     storage = tensor.untyped_storage()

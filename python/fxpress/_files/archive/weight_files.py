@@ -143,7 +143,7 @@ def assemble(
     budget: Budget,
     progress: Progress = False,
 ) -> dict[str, torch.Tensor]:
-    """Create the tensors of views, with values from `get`; if `get` is None, on the meta device."""
+    """Create a tensor for each view, with its value from `get`; on meta if `get` is None."""
     values = {} if get is None else {name: fitting(name, v, get) for name, v in views.items()}
     needed = bytes_by_record(views.values())
     positions = {record: position for position, record in enumerate(needed)}
@@ -211,7 +211,7 @@ def check_shared(
 def fill_shared(
     names: Sequence[str], targets: Sequence[torch.Tensor], read: Callable[[int, torch.Tensor], None]
 ) -> set[int]:
-    """Fill targets that share elements, by `read(position, tensor)`; return their positions."""
+    """Call `read(position, tensor)` to fill targets that share elements; return their positions."""
     done: set[int] = set()
     for group in overlapping(targets):
         if len({names[position] for position in group}) == 1:
@@ -241,7 +241,7 @@ def _check_group(
 
 
 def _differing(targets: list[torch.Tensor], values: list[torch.Tensor]) -> tuple[int, int] | None:
-    """Return the positions of two values that differ in an element that their targets share."""
+    """Return the positions of two values that differ in a shared element of their targets."""
     positions = range(len(targets))
     views = {(each.dtype, each.storage_offset(), each.shape, each.stride()) for each in targets}
     if len(views) == 1:
@@ -249,7 +249,7 @@ def _differing(targets: list[torch.Tensor], values: list[torch.Tensor]) -> tuple
         first = values[0][index]
         found = (each for each in positions if not _has_same_bits(first, values[each][index]))
         return next(((0, each) for each in found), None)
-    # Only the bytes of `targets`; the start is a multiple of 16, which is an offset of every dtype.
+    # Allocate only the bytes of `targets`. A start at a multiple of 16 fits elements of any dtype.
     start = min(each.storage_offset() * each.element_size() for each in targets) // 16 * 16
     storage = torch.zeros(-(-(max(map(_end, targets)) - start) // 16) * 16, dtype=torch.uint8)
     parts = [
@@ -308,7 +308,7 @@ def fitting(name: str, target: Any, get: Callable[[str], torch.Tensor]) -> torch
 
 
 def check_fits(name: str, found: Form, wanted: Form) -> None:
-    """Raise SerializeError unless the dtype and sizes `found` in a value are the `wanted` ones."""
+    """Raise SerializeError unless a value's dtype and sizes, `found`, equal `wanted`."""
     if difference := difference_of(found, wanted, " instead of "):
         raise compat.SerializeError(f"the value for {name!r} is {difference}")
 

@@ -62,7 +62,7 @@ def read_document(text: bytes, kind: str, record: str, package: Package) -> _nat
     budget.set_place("it needs too much memory for a file of this size")
     try:
         document = schema().read(text, kind, budget)
-    except (ValueError, Error) as e:  # Error: LimitError, if torch is imported
+    except (ValueError, Error) as e:  # if torch is imported, a LimitError instead of a ValueError
         raise InspectionError(f"record {record!r} is damaged: {e}") from None
     package.charge(budget.used, record)
     return document

@@ -50,7 +50,7 @@ def inflate(data: bytes, size: int) -> bytes:
 
 
 def character_bytes(text: bytes, has_escapes: bool = False) -> int:
-    """Return the bytes per character of the str to which `text` or its JSON escapes decode."""
+    """Return the bytes per character (1, 2 or 4) of the str that is decoded from `text`."""
     if not has_escapes and text.isascii():
         return 1
     return 4 if _WIDE.search(text) else 2 if _DOUBLE.search(text) else 1

@@ -17,7 +17,7 @@ _HDF5 = b"\x89HDF\r\n\x1a\n"
 _OLD_TORCH = 0x1950A86A20F9469CFC6C.to_bytes(10, "little")  # near the start of old torch.save files
 _LEGACY = "serialized_"  # the start of record names before torch 2.9
 _PICKLE_PROTOCOLS = (2, 3, 4, 5)  # protocols 0 and 1 do not have a distinct first byte
-_OLD_PICKLES = b"(c]}"  # first opcodes of pickles of protocols 0 and 1 that may exceed `HEAD`
+_OLD_PICKLES = b"(c]}"  # first opcodes of long pickles of protocols 0 and 1
 _ONNX_FIELDS = b"\x12\x1a\x22\x28\x32\x3a\x42"  # protobuf tags after the version of an ONNX model
 
 
@@ -97,7 +97,7 @@ def format_of_bytes(head: bytes) -> Format | None:
 
 
 class _WithoutEscapes(io.BytesIO):
-    """Bytes whose lines are read without backslashes: pickletools would warn of unknown escapes."""
+    """Replaces backslashes in lines, because pickletools would warn of unknown escapes."""
 
     def readline(self, size: int | None = -1, /) -> bytes:
         return super().readline(size).replace(b"\\", b"/")

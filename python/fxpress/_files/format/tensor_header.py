@@ -11,7 +11,7 @@ from fxpress._files.format.torch_facts import BY_CODE
 
 _SHOWN = 20  # how many characters of an unknown dtype's name are kept
 METADATA = "__metadata__"
-# A key of the metadata, for the save's number: a random text in all files of one save.
+# The metadata's key for the save's number, a random text that all files of one save contain.
 NUMBER = "fxpress_save"
 
 

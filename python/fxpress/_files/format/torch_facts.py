@@ -40,13 +40,13 @@ def schema() -> _native.Schema:
 
 
 def operators() -> dict[str, Traits]:
-    """Map the name in files of each operator of torch to its `Traits`."""
+    """Return the `Traits` of torch's operators, by the operators' names in files."""
     known: dict[str, Traits] = _facts()["operators"]
     return known
 
 
 class _Rules(NamedTuple):
-    """Names of operators and namespaces of torch, in the form of `_names_of`."""
+    """Names of operators and namespaces of torch, as `_names_of` returns them."""
 
     callable: frozenset[str]  # operators that exported programs call
     outside: dict[str, str]  # name -> its effect outside of its arguments, such as writing a file
@@ -80,7 +80,7 @@ def allowed_names(names: Iterable[str]) -> frozenset[str]:
 def refusal(
     target: str, allowed: frozenset[str] = frozenset(), *, is_torchs: bool = False
 ) -> str | None:
-    """Return why a file may not call an operator or function by its name; None if it may.
+    """Return why a file may not call the operator or function `target`; None if it may.
 
     `allowed` is a result of `allowed_names`. A file may call operators of libraries other than
     torch. If the rules do not list an operator, `is_torchs` states whether it is torch's.

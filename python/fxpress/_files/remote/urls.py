@@ -62,7 +62,7 @@ def shown(url: str) -> str:
 
 
 def is_archive(url: str) -> bool:
-    """Return whether a URL names one archive of all stages instead of a folder."""
+    """Return whether a URL names a .pt2 file with all pipeline stages, not a folder of stages."""
     parts = urlsplit(url)
     return (parts.netloc + parts.path).endswith(".pt2")  # the path of memory://stages.pt2 is empty
 

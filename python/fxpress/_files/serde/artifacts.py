@@ -34,7 +34,7 @@ _GLOBAL = re.compile(r"GLOBAL ([\w.]+)")  # the refused class or function in err
 
 
 def _reduce_fake_tensor(tensor: Any) -> tuple[Any, tuple[bytes, bool]]:
-    """Return the pickle of a fake tensor: its metadata, and torch's function that restores it.
+    """Return how to pickle a fake tensor: torch's function that restores it, and its metadata.
 
     Stands in for `torch._export.serde.serialize._reduce_fake_tensor`.
     """
@@ -277,7 +277,7 @@ class SavedRecords:
 
     def has_record(self, name: str) -> bool:
         """Return whether the file contains a record."""
-        # With ".format_version", `torch.load` computes offsets of records, which may be wrong.
+        # Hide ".format_version": with this record, `torch.load` computes offsets, maybe wrong ones.
         return name in self._records and name != ".format_version"
 
     def serialization_id(self) -> str:
@@ -288,7 +288,7 @@ class SavedRecords:
         """Return the bytes of a record."""
         _, _, size, _, is_deflated = self._records[name]
         place = f"{self._place}: record {name!r}"
-        if name in self._read:  # the budget of the file's size covers only the first copy
+        if name in self._read:  # the budget includes one copy of each record
             self._budget.charge(size, place)
         self._read.add(name)
         data: bytes = self._native.stored_bytes(name)

@@ -21,7 +21,7 @@ from torch.fx import GraphModule, Node
 from fxpress._torch import fx as torch_fx
 from fxpress._torch import serde as compat
 
-# Higher-order operator -> position of the argument with the last inputs of its bodies.
+# Higher-order operator -> index of the tuple argument to which new body inputs are appended.
 _OPERANDS = {
     "associative_scan": 2,
     "cond": 3,

@@ -15,7 +15,7 @@ from fxpress._files.serde.limits import Budget, LimitError, Limits
 from fxpress._torch import serde as compat
 
 PLACE = "an expression"
-_LARGEST_EXPONENT = 64  # the limit for a power's exponent times the exponents of powers in its base
+_LARGEST_EXPONENT = 64  # the limit for the product of nested exponents, such as 2 * 3 in (x**2)**3
 _LARGEST_EXPONENT_OF_SUM = 8  # sympy may multiply out a power of a sum
 _LARGEST_ARGUMENT = 1024  # the limit for functions such as exp, whose results grow fast
 _MOST_ARGUMENTS = 32  # the limit for functions that compare all pairs of arguments
@@ -98,7 +98,7 @@ def _is_small(value: Any, limits: Limits) -> bool:
 
 
 def _exponent(base: Any, exponent: Any) -> Any:
-    """Return the absolute product of a power's exponent and the exponents of powers in its base."""
+    """Return the absolute product of nested exponents, such as 2 * 3 for (x**2)**3."""
     while base.is_Pow:
         if base.exp.is_number:
             exponent = exponent * base.exp

@@ -54,7 +54,7 @@ def _is_unknown_name(error: BaseException | None) -> bool:
 
 @contextmanager
 def add_left_out_reason(reason: str | None) -> Iterator[None]:
-    """Add `reason`, why the example inputs were left out, to each UnknownNameError in the block."""
+    """Append to UnknownNameErrors in the block the `reason` why example inputs were left out."""
     try:
         yield
     except compat.SerializeError as e:

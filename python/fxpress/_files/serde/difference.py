@@ -23,7 +23,7 @@ from fxpress._files.serde.schema import CLASSES, SCHEMA
 from fxpress._torch import serde as compat
 from fxpress._torch.watching import operation, phase
 
-# The text for nodes that are equal, but whose hashes differ.
+# The text that is reported for nodes with equal fields and different hashes.
 _ORDER = "computed differently, or in another order of writes, random operators, effects or modes"
 _SYMBOL = re.compile(r"Symbol\('(\w+)'")
 # Fields of the schema that do not affect the computation.
@@ -296,13 +296,13 @@ class _Side:
         return getattr(node, "name", None) or next(_names(node.outputs), None)
 
     def ranges(self, names: dict[int, str]) -> dict[str, Any]:
-        """Return symbol -> range, with the `names` (number -> name) of both programs' symbols."""
+        """Return symbol -> range; `names` maps the number of a symbol to the name that is used."""
         stored = self.stored.range_constraints.items()
         numbered = {name: names.get(self.symbols.get(name, -1), name) for name, _ in stored}
         return {numbered[name]: self.plain(limits, {}) for name, limits in stored}
 
     def roots(self, others: Counter[bytes]) -> list[int]:
-        """Return the nodes whose hashes `others` lacks, except users of these nodes."""
+        """Return nodes with hashes that are not in `others`, but not the users of such nodes."""
         left = others.copy()
         strange = {name for name, made in self.values.items() if made is _DIFFERS}
         roots = []
@@ -477,7 +477,7 @@ def diff_texts(
     second: tuple[bytes, bytes, dict[str, bytes], bytes],
     limit: int,
 ) -> Differences:
-    """Implement `diff` for tuples of a program's JSON and the other results of `hash_parts`."""
+    """Implement `diff` for tuples (JSON of a program, *hashes), with hashes from `hash_parts`."""
 
     def side(text: bytes, *hashes: Any) -> _Side:
         budget = Budget(None, len(text)).native

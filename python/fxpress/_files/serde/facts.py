@@ -155,7 +155,7 @@ def value_range(lowest: Any, highest: Any) -> Any:
 def deserialize_range_constraints(
     ranges: Mapping[str, Any], symbols: Mapping[str, Any]
 ) -> dict[Any, Any]:
-    """Replace each name by its symbol in name -> range; log a warning for a missing symbol."""
+    """Return symbol -> range; log a warning for a name that does not have a symbol."""
     constraints = {}
     for name, limits in ranges.items():
         symbol = symbols.get(name)

@@ -167,7 +167,7 @@ class GraphModuleSerializer(metaclass=compat.Final):  # type: ignore[metaclass]
         return found
 
     def _serialize_from_node(self, from_node: list[Any] | None) -> list[dict[str, Any]] | None:
-        """Return the `NodeSource` objects of a node as dicts, with unchanged ids of graphs."""
+        """Return the `NodeSource` objects of a node as dicts; graph ids are not renumbered."""
         if from_node is None:
             return None
         return [source.to_dict() for source in from_node if isinstance(source, compat.NodeSource)]
@@ -245,7 +245,7 @@ class GraphModuleSerializer(metaclass=compat.Final):  # type: ignore[metaclass]
         return takers[0] if takers else None
 
     def _output_node_name_at_index(self, node: torch.fx.Node, index: Any) -> str:
-        """Return a result's name: its getitem node's name, or a new name if it has no such node."""
+        """Return the name of a result's getitem node, or a new name if there is no such node."""
         taker = self._output_node_at_index(node, index)
         return f"{node.name}_unused_{index}" if taker is None else taker.name
 

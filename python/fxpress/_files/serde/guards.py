@@ -39,7 +39,7 @@ def check_arithmetic(guards: Sequence[str], examples: Any, names: Sequence[str] 
 
 
 def _argument_name(argument: Any, names: Sequence[str] | None) -> str | None:
-    """Return the name under which guards access the argument with a pytree key; None if unknown."""
+    """Return the name that guards use for the argument at a pytree key; None if it is unknown."""
     if hasattr(argument, "key"):
         return str(argument.key)
     index = getattr(argument, "idx", None)

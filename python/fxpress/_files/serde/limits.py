@@ -91,7 +91,7 @@ class Budget:
 
     @classmethod
     def of(cls, limits: Limits | Budget | None, size: int) -> Budget:
-        """Return a new budget for a file; return `limits` if it is a budget of several files."""
+        """Return a new budget; if `limits` is a budget of several files, grow and return it."""
         if not isinstance(limits, Budget):
             return cls(limits, size)
         limits.grow(size)

@@ -77,7 +77,7 @@ def _check_names(program: ExportedProgram) -> None:
 
 
 def _can_be_in_stack(path: str) -> bool:
-    """Return whether readers find the end of a module's path in torch's `nn_module_stack` text."""
+    """Return whether a path has balanced brackets, and no separator that ends it too early."""
     depth = 0
     for mark in _STACK_MARKS.findall(path):
         depth += (mark in "[(") - (mark in "])")

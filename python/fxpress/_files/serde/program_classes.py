@@ -99,7 +99,7 @@ class ExportedProgramDeserializer(metaclass=compat.Final):  # type: ignore[metac
     def deserialize_range_constraints(
         self, symbol_name_to_range: dict[str, Any], symbol_name_to_symbol: dict[str, Any]
     ) -> dict[Any, Any]:
-        """Replace each name by its symbol in name -> range; log a warning for a missing symbol."""
+        """Return symbol -> range; log a warning for a name that does not have a symbol."""
         return deserialize_range_constraints(symbol_name_to_range, symbol_name_to_symbol)
 
     def deserialize(

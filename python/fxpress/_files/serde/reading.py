@@ -113,7 +113,7 @@ def decode_graph_module(
         add_left_out_reason(left_out),
     ):
         root, signature, calls, has_objects = reader.program(document)
-    if has_objects:  # generated code may be invalid: torch warns, and omits the code
+    if has_objects:  # the objects may make the graph's code invalid: torch then omits it
         root = compat.create_graph_module(root, root.graph)
     if custom := document.field(CLASSES, "graph_module.metadata").get("custom"):
         place = "the custom metadata of the graph"

@@ -125,7 +125,7 @@ class _ReadingError(compat.SerializeError):
 
 
 def reading_failed(node: Any, error: Exception) -> None:
-    """Raise an exception that names a schema node that could not be read, because of `error`."""
+    """Raise an exception that names the schema node at which reading failed with `error`."""
     # A `_ReadingError` of a nested graph names its node already.
     unchanged = (UnsupportedError, InternalError, RefusedOperatorError, _ReadingError)
     if isinstance(error, unchanged) or not is_about_input(error):

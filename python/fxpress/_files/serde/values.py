@@ -91,8 +91,8 @@ class Values:
     def _separate_inputs(self, graph: torch.fx.Graph) -> None:
         """Give each input of a graph its own `SymInt` objects, as torch does.
 
-        If two inputs shared a `SymInt` object, a later trace of the program would compute it once,
-        and would therefore have fewer nodes, with names that differ from torch's.
+        If two inputs shared a `SymInt` object, a later trace would create one size node for both.
+        The trace would therefore have fewer nodes than torch's, and other names of nodes.
         """
         for node in itertools.takewhile(lambda node: node.op == "placeholder", graph.nodes):
             value = symbols.another_number(node.meta.get("val"))
@@ -159,7 +159,7 @@ class Values:
             return self._note(text, hint, is_offset)
 
     def number(self, kind: str, text: str, hint: Any, is_offset: bool = False) -> Any:
-        """Return a "SymInt", "SymFloat" or "SymBool"; nodes need not define symbols in offsets."""
+        """Return a symbolic number; with `is_offset`, no node needs to define its symbols."""
         with self.budget.symbolic:
             self.budget.check_time_before("the symbolic numbers")
             if kind == "SymBool":
@@ -190,7 +190,7 @@ class Values:
         device: torch.device,
         requires_grad: bool,
     ) -> Any:
-        """Return a fake tensor that native code does not create, such as with symbolic sizes."""
+        """Return a fake tensor with symbolic sizes, a storage offset or a sparse layout."""
         made: torch.Tensor
         with self.budget.symbolic, self.fake_mode:
             self.budget.check_time_before("the sizes of a tensor")

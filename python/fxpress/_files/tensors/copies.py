@@ -93,7 +93,7 @@ def _clone(values: list[torch.Tensor]) -> list[torch.Tensor]:
 
 def _copy_others(values: list[torch.Tensor]) -> list[torch.Tensor]:
     """Return copies of `values`, the tensors that `clone_aliased` has not copied."""
-    # On the CPU, these tensors lack a plain storage, unless a torch function mode is active.
+    # Here, CPU tensors are not plain views, or a torch dispatch mode must observe their copies.
     return _copy_storages(values, None, but_on=_CPU, alone=_copy_alone)
 
 
