@@ -61,7 +61,7 @@ class InputProcessor:
         return (self.root, *args), kwargs
 
     def __deepcopy__(self, memo: dict[int, Any]) -> InputProcessor:
-        """Copy the processor, with the copy of the root in `memo`, or with the root itself."""
+        """Copy the processor. If `memo` has a copy of the root, the new processor uses it."""
         root = memo.get(id(self.root), self.root)
         return InputProcessor(root, self.num_args, list(self.kwarg_names))
 
@@ -230,7 +230,7 @@ class _DynamoBytecodeCodeGen(CodeGen):  # type: ignore[misc]
         return (results,) if self.wrap_tuple else results
 
     def _arguments(self) -> list[str]:
-        """Return the arguments' names, but another name for `self`, which `forward` has already."""
+        """Return the argument names; `self` is renamed, because `forward` has its own `self`."""
         names: list[str] = []
         for name in self.orig_arg_names:
             made = name

@@ -105,7 +105,7 @@ def _suggest_or_raise_constraint_violation(
 def _violation(
     module_to_trace: torch.nn.Module, captured: CaptureOutput
 ) -> ConstraintViolationError | None:
-    """Build the guards of the traced code; return the ConstraintViolationError that it raises."""
+    """Build the guards of the traced code; return the ConstraintViolationError, or None."""
     function, _ = get_traced_fn(module_to_trace)
     guarded = captured.graph_capture_output
     if _check.get() == "light" and not guards_are_logged():

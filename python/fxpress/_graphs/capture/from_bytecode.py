@@ -32,7 +32,7 @@ from fxpress._torch.fx import pytree
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _SHARED = ("_parameters", "_buffers", "_non_persistent_buffers_set")
-_SHARED_META = ("fake_mode", "tracing_context")  # deep copies share these, which can't be copied
+_SHARED_META = ("fake_mode", "tracing_context")  # not copyable, so deep copies share these
 _REPLAYS = ("_dynamo_bytecode_flatten", "_dynamo_bytecode_unflatten")
 
 

@@ -201,7 +201,7 @@ def _dynamo_graph_capture_for_export(
                     captured.trace()
                 if report is not None:
                     report(1)
-                if spec is None:  # a spec leads to unbacked sizes without constraints
+                if spec is None:  # sizes from a spec are unbacked, and have no constraints
                     with phase("constraints"):
                         _suggest_or_raise_constraint_violation(
                             captured.traced,
@@ -246,7 +246,7 @@ class _Captured:
 
     @staticmethod
     def settings(spec: Any) -> Any:
-        """Return a block in which Dynamo has the settings for export, such as constant numbers."""
+        """Return a block in which Dynamo has the settings for export."""
         of_spec = {} if spec is None else {"_dynamic_shapes_spec": spec}
         return settings(
             **of_spec,
@@ -283,7 +283,7 @@ class _Captured:
         return self.out.graph_capture_output.output_graph.export_metadata
 
     def _dynamic_dims(self) -> list[set[int]]:
-        """Return a list with the dimensions of each flat input that a constraint allows to vary."""
+        """Return, for each flat input, the dimensions that a constraint allows to vary."""
         found: dict[int, set[int]] = {}
         for each in self.constraints or ():
             sizes = each.constraint_range.vr if not is_relaxed(each) else None

@@ -121,9 +121,9 @@ def _checks(code_parts: list[str]) -> list[str]:
 
 
 def build_guard_function(code_parts: list[str], closure_args: str) -> tuple[str, str]:
-    """Return the source of a function that returns True if all expressions `code_parts` are true.
+    """Return the source of a guard function's body, and of a function that creates the function.
 
-    Common subexpressions are computed once.
+    The guard function checks the expressions `code_parts`. It computes common parts once.
 
     Stands in for `torch._dynamo.guards.build_guard_function`.
     """

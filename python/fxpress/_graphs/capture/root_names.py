@@ -100,7 +100,7 @@ def clean_export_root(graph_module: GraphModule) -> None:
 
 
 def clean_targets(graph_module: GraphModule, ops: tuple[str, ...]) -> None:
-    """Clean targets of nodes with an op in `ops`; cleaning twice could change users' names."""
+    """Clean targets of nodes with an op in `ops`. A second call could change users' names."""
     moved: set[str] = set()
     for node in graph_module.graph.nodes:
         if node.op not in ops:

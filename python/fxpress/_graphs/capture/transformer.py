@@ -68,7 +68,7 @@ def capture_value(module: GraphModule, position: int, placeholder: Node, source:
 
 
 def attribute_of_input(source: Any) -> tuple[int, list[str]] | None:
-    """Return (index of a flat input, path of the attribute in it) from Dynamo's source, or None."""
+    """Return (0, ["a", "b"]) for Dynamo's source `flat_args[0].a.b`; None for other sources."""
     path: list[str] = []
     while isinstance(source, AttrSource):
         path.insert(0, source.member)

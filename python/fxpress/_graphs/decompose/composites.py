@@ -13,8 +13,8 @@ class _Composites:
     """Collects the composite operators of all namespaces, again after each registration.
 
     Attributes:
-        late: composite operators of aten that were registered after torch had collected the
-            operators of aten, which happens once in a process.
+        late: composite operators of aten that were registered too late for torch, which collects
+            aten's operators once in a process.
     """
 
     def __init__(self) -> None:

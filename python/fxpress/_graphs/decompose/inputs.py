@@ -148,7 +148,7 @@ class _Reader:
         return Value(number, facts, known)
 
 
-# Types of plain constant inputs. No node uses such an input, or the symbol of an int input.
+# Types of plain constant inputs. No node uses such an input, or torch's symbol for the input.
 _PLAIN = (int, bool, float, str, type(None))
 
 
@@ -156,8 +156,8 @@ class SizeNodes:
     """The nodes that torch adds before a program's calls to read each symbol from an input.
 
     Attributes:
-        of_inputs: for each input that is the first with its symbol, the symbol's id
-            (`Symbols.id_of`); -1 for other inputs.
+        of_inputs: for each SymInt input, the id (`Symbols.id_of`) of its symbol; -1 for other
+            inputs, and for symbols of earlier inputs.
         count: the number of nodes.
         instance: the nodes, as the instance of a template; None if there are none.
     """
@@ -270,7 +270,7 @@ def input_names(program: ExportedProgram, inputs: list[Input]) -> list[str]:
             base = _without_self(entry.spec.target or "").lower()
             names[position] = renamer.placeholder(compat.PREFIXES[entry.spec.kind] + base)
             bases.add(base)
-    # If an old node has one of these names, torch copies its annotations to the input of that name.
+    # torch copies the annotations of an old node with one of these names to an input.
     copied = {*bases, *names}
     nodes = _native.list_nodes(program.graph)
     if any("custom" in node.meta and node.name in copied for node in nodes):
@@ -279,7 +279,7 @@ def input_names(program: ExportedProgram, inputs: list[Input]) -> list[str]:
 
 
 def _without_self(target: str) -> str:
-    """Return a state's name without Dynamo's prefix for `self`, and `_` for invalid characters."""
+    """Return a state's name without Dynamo's prefix for `self`; `_` replaces invalid characters."""
     for prefix in ("L__self___", "self_"):
         if target.startswith(prefix):
             target = target[len(prefix) :]

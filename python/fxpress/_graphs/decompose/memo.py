@@ -1,13 +1,13 @@
 """Instantiate templates for clean calls within a full trace.
 
 A call is clean if nothing wrote to its inputs before, and its results have separate storages. torch
-runs the first clean call with each key, from which the key's template is recorded. Later clean
+runs the first clean call with each key, and fxpress records a template of this call. Later clean
 calls with this key instantiate the template. torch runs every call that is not clean.
 
 If torch runs a call, its result may be a view of a tensor that the call created. The result of an
 instance is never a view. If the program writes to a view later, functionalization computes the view
-again. So the trace does not instantiate calls whose results are views that are written later.
-torch's run of the program before the trace (the first pass) finds these calls.
+again. So a call is not instantiated if it returns a view to which the program writes later. torch's
+run of the program before the trace (the first pass) finds these calls.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Memo:
         self._storages: dict[int, Storage] = {}
         # For the first pass: call -> [(FunctionalTensor, fake tensor)] of results that are views.
         self._views: dict[Node, list[tuple[Any, Any]]] = {}
-        self._unchanged: set[Node] = set()  # calls without writes to results in the first pass
+        self._unchanged: set[Node] = set()  # calls whose views the first pass did not write to
         self.instantiated = 0
 
     def watch(self, graph: Graph) -> None:
@@ -100,7 +100,7 @@ class Memo:
             self.instantiated = 0
 
     def _may_instantiate(self, node: Node) -> bool:
-        """Return whether a clean call may be instantiated: no view in its results is written."""
+        """Return whether a clean call may be instantiated: no view in its results is written to."""
         if self._tracer is None:
             self._views[node] = []
             return True  # the templates of the first pass have no views
@@ -298,7 +298,7 @@ def _run_noting_names(
 
 
 def _is_clean(template: Template, inputs: int) -> bool:
-    """Return whether each result fills a new storage, whose number is at least `inputs`."""
+    """Return whether each result fills a new storage. Inputs have the first `inputs` storages."""
     outputs = [o for o in compat.pytree.tree_leaves(template.result, _is_output) if _is_output(o)]
     storages = [output.storage for output in outputs]
     return (

@@ -1,8 +1,8 @@
-"""Store the node names of decomposed programs with symbolic sizes, and the order of users.
+"""Store the node names, and the order of users, of decomposed programs with symbolic sizes.
 
-torch numbers equal node names by all nodes created so far, including nodes for sizes that a trace
-only compares. The number of such nodes depends on caches of fake tensors, which each trace changes.
-So a program's first trace defines its names, also for later equal programs with equal caches.
+The number in a name such as "mul_2" counts removed nodes too: nodes for sizes that a trace only
+compared. How many there are depends on the caches of fake tensors, which each trace fills. So the
+names of a program's first trace are stored, and given to later equal programs with equal caches.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Names:
     """The node names and the order of users of a traced graph.
 
     Attributes:
-        has_templates: whether templates can build the graph; False once they built other nodes.
+        has_templates: whether templates may build the graph: False after they built another graph.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -79,7 +79,7 @@ class _History:
     """The history of the decompositions of programs with one ShapeEnv.
 
     Attributes:
-        key: the ShapeEnv's state before the first decomposition, then the Names of each one.
+        key: the ShapeEnv's state before the first decomposition, then the Names of each program.
         is_exact: whether all Names in `key` come from traces of torch.
         traces: how many traces of these programs have begun.
     """
@@ -154,7 +154,7 @@ class Naming:
             return self._history.traces
 
     def traced(self, module: GraphModule, signature: ExportGraphSignature, number: int) -> None:
-        """Give the known Names to the nodes of trace `number`; without any, store the names."""
+        """Rename the nodes of trace `number` by `known`; if it is None, store the trace's names."""
         if self.known is not None:
             new_names = self.known.give(module.graph) or {}
             for spec in signature.output_specs:

@@ -111,7 +111,7 @@ class Plan:
         self._position = 0
         self._fields = _fields(nodes, refused)
         self._environment = environment
-        # storage -> [(old node, a Value with this storage that is the node's value or in it)]
+        # storage -> [(old node, a Value with this storage in the old node's value)]
         self._sharing: dict[Storage, list[tuple[Node, Value]]] = defaultdict(list)
         for node in environment:
             self._note_storages(node)
@@ -194,7 +194,7 @@ class Plan:
     def _try_source_of_write(
         self, node: Node, expected: _ExpectedValues, recorder: Recorder
     ) -> None:
-        """Trace the call that created the tensor to which a call writes, to refuse views early."""
+        """Trace the call that created the written tensor, to refuse a write to a view early."""
         written = node.args[0]
         source = written
         if type(written) is Node and written.target is operator.getitem:
@@ -214,7 +214,7 @@ class Plan:
     def _try_user_of_written(
         self, user: Node, written: Node, write: Node, expected: _ExpectedValues, recorder: Recorder
     ) -> None:
-        """Trace a call that uses a tensor after a write to it, to refuse views early."""
+        """Trace a call that uses a tensor after a write, to refuse views of the tensor early."""
         position = self._positions[user]
         environment = expected.inputs_of(user)
         is_later_call = position > self._positions[write] and user.op == "call_function"
@@ -228,7 +228,7 @@ class Plan:
     def _call(self, node: Node, recorder: Recorder | None) -> Any:
         template, call = self._template_of(node, self._position, self._environment, recorder)
         if template.is_from_cache and any(storage.has_moved for storage in call.storages):
-            # torch's run before the trace filled the cache, when the inputs had other metadata.
+            # torch's run before the trace filled the cache while the inputs had other metadata.
             reason = "the cache of fake tensors determines the storage of the result"
             raise UnsafeError(f"{node.target}: {reason}")
         changed = {i for i, value in enumerate(call.values) if value.is_written}
@@ -239,7 +239,7 @@ class Plan:
         written = call.values[template.writes]
         self._check_write(node, written)
         result = self._instantiate(node, template, call)
-        # Later calls that use the tensor, by any of its nodes in the old program, get the result.
+        # Later calls get the result, whichever of the tensor's nodes in the old program they use.
         written.node, written.storage, written.is_written = result.node, result.storage, True
         return written
 
@@ -339,7 +339,7 @@ def _bound(
 
 
 def _viewed(template: Template) -> Iterator[int]:
-    """Return the indexes in `Call.values` of tensors of which the call creates views.
+    """Yield the index in `Call.values` of each tensor of which the call creates a view.
 
     If an earlier call wrote to such a tensor, functionalization computes the view a second time.
     """

@@ -190,9 +190,9 @@ class _NoCalls(compat.TorchDispatchMode):  # type: ignore[misc]
 def _check_classes(program: ExportedProgram) -> None:
     """Raise UnsafeError if unflattening or flattening the inputs or outputs calls operators.
 
-    torch flattens and unflattens within its trace, so the calls become nodes: the DynamicCache of
-    transformers calls `torch.cat`. A class is refused too if an object built from parts does not
-    flatten to the same parts.
+    torch flattens and unflattens within its trace, so these calls become nodes. For example, the
+    DynamicCache of transformers calls `torch.cat`. A class is refused too if an object built from
+    parts does not flatten to the same parts.
     """
     call = program.module_call_graph[0].signature
     if call is None:

@@ -18,7 +18,7 @@ from fxpress._torch import symbols as sizes
 
 
 class _Mark:
-    """A unique item of meta that identifies copies of the item: a copy is the same object."""
+    """A unique item of meta. A copy is the same object, so that copies are recognizable."""
 
     def __copy__(self) -> _Mark:
         return self
@@ -50,8 +50,8 @@ class _CallToTrace(NamedTuple):
     ) -> tuple[Any, dict[Value, Any], Value | None]:
         """Run the call; return its result, {Value: functional tensor passed}, and a written Value.
 
-        The Value is the only input that the call changed: it wrote data to the input and returned
-        it. UnsafeError if it changed another input.
+        The written Value is None if the call changed no input. A call may write data to one input,
+        which it must return. UnsafeError if the call made any other change.
         """
         target: Any = self.node.target
         wrapped: dict[Value, Any] = {}
@@ -210,8 +210,8 @@ def _wrapped(fake: torch.Tensor, value: Value) -> Any:
 def _has_storages_of_cache(template: Template, inputs: int) -> bool:
     """Return whether tensors from the fake mode's cache would share storages as in `template`.
 
-    The cache gives each tensor a new storage, except that the result of an operator whose schema
-    declares a view has the storage of the input. Results of composite views are never cached.
+    The cache gives each tensor a new storage. There is one exception: if an operator's schema
+    declares a view, the result has the input's storage. Results of composite views are not cached.
     """
     known = set(range(inputs))
     for node in template.nodes:

@@ -68,7 +68,7 @@ def without_views(program: ExportedProgram) -> ExportedProgram:
         for node, spec in zip(placeholders, signature.input_specs, strict=True)
         if spec.kind in _ORDER and spec.target in values
     ]
-    bases: dict[Node, tuple[_State, _State]] = {}  # replaced placeholder -> (base, its state)
+    bases: dict[Node, tuple[_State, _State]] = {}  # placeholder -> (base, replaced state)
     for positions in sharing([each.value for each in held]):
         for group in _overlapping([held[i] for i in positions]):
             written = [each for each in group if each.spec.target in replaced]
@@ -145,7 +145,7 @@ def _overlapping(held: list[_State]) -> Iterator[list[_State]]:
 
 
 def _base_of(group: list[_State]) -> _State | None:
-    """Return a tensor of a group such that all tensors of the group can be views of it, or None."""
+    """Return a tensor of a group of which all others can be views; None if there is none."""
     begin = min(each.span[0] for each in group)
     end = max(each.span[1] for each in group)
     for kind in _ORDER:

@@ -68,7 +68,7 @@ class Symbols:
         return pattern
 
     def bound(self, template: Template) -> Template:
-        """Return a template in which nodes' values have SymInts, and nodes' expressions are ids."""
+        """Return a copy of a template with SymInts in nodes' values, and ids as nodes' `number`."""
         if not template.is_symbolic:
             return template
         bound = self._bound.get(template)

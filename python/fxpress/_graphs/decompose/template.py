@@ -54,7 +54,7 @@ class TemplateNode(NamedTuple):
     number: Any = None  # the expression that the node computes; None: the node is not a number
     is_needed: bool = False  # whether another node of the program computes the number
     read: int | None = None  # if the node is the size of a tensor: the number of the tensor
-    parts: int = 0  # how many nodes before this one compute the number if no earlier node does
+    parts: int = 0  # how many nodes, just before this node, can compute the number if needed
 
 
 class Output(NamedTuple):
@@ -97,8 +97,8 @@ class Template(ByIdentity, _Template):
         result: the call's result, with Outputs and NumberOutputs for tensors and numbers.
         calls: (function, how many times the trace called it) for torch functions.
         is_symbolic: whether the template has expressions, which `Symbols.bound` replaces.
-        is_from_cache: whether tensors from torch's cache of fake tensors share other storages than
-            computed tensors, so that the trace depends on the cache.
+        is_from_cache: whether the trace depends on torch's cache of fake tensors, because cached
+            tensors share other storages than computed tensors.
         moves: whether the offset or storage size of a result depends on the cache, too.
         writes: the index in `Call.values` of the tensor that the call writes to and returns.
     """

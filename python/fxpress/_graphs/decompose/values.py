@@ -74,7 +74,7 @@ class Number:
 
     expression: Any  # a sympy expression
     kind: type  # int, float or bool
-    node: int | None  # the number of the node that computes it; None: a tensor's size, without node
+    node: int | None  # the number of the node that computes it; None: no node reads this size yet
 
 
 _known: dict[tuple[Any, ...], Facts] = {}

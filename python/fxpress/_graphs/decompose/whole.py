@@ -74,7 +74,7 @@ def traced(
 
 @contextlib.contextmanager
 def _memo_of(program: ExportedProgram, uses_templates: bool) -> Iterator[Memo | None]:
-    """Run a block whose traces instantiate templates from the yielded Memo; None: no templates."""
+    """Yield a Memo with templates for traces in the block, or None to use no templates."""
     if not uses_templates or has_modes():  # the user's mode may observe calls
         yield None
         return

@@ -22,9 +22,9 @@ from fxpress._torch.versions import features
 
 
 class Sources:
-    """Creates the `from_node` records that torch's nodes would have, without `ep.module()`.
+    """Creates the `from_node` records that torch's nodes would have.
 
-    torch traces the graph of `ep.module()`. The object `between` replaces this graph.
+    torch's records have the id of the graph of `ep.module()`; fxpress uses the id of `between`.
     """
 
     def __init__(self, old: Graph, between: Any) -> None:
@@ -256,7 +256,7 @@ class Writer:
         return meta
 
     def _attribute_meta(self, old: Node) -> dict[str, Any]:
-        """Return torch's meta of an input for state: the placeholder's, then its users' meta."""
+        """Return torch's meta of an input for state: the placeholder's, updated with its users'."""
         meta = {**old.meta, "from_node": None}
         last: Node | None = None
         for user in (

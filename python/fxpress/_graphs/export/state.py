@@ -56,7 +56,7 @@ def _lifted(
 
 
 def owner(module: torch.fx.GraphModule, state: list[Named]) -> torch.nn.Module:
-    """Return `module`; if a body has the name of a module with state, a copy with the state."""
+    """Return `module`; if bodies have state ("body.weight"), a copy with this state."""
     holders = {each.name.partition(".")[0] for each in state if "." in each.name}
     if holders.isdisjoint(module._modules):
         return module

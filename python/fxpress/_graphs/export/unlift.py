@@ -114,7 +114,7 @@ def _unlifted(ep: ExportedProgram, check_guards: bool) -> torch.fx.GraphModule:
     if check_guards and ep.example_inputs:
         with phase("guards"):
             _add_guards(module, ep)
-    elif hasattr(module, _GUARDS):  # the hook checks nothing if `_guards_fn` exists
+    elif hasattr(module, _GUARDS):  # then `check_inputs_hook` checks nothing
         module.register_forward_pre_hook(torch_unlift.check_input_constraints, with_kwargs=True)
     return module
 

@@ -116,7 +116,7 @@ def _import_graphviz() -> tuple[Any, Any]:
 
 
 def _partition_calls(split: GraphModule) -> list[Node]:
-    """Return the nodes that call partitions; partitions call the model's own modules."""
+    """Return the nodes that call partitions, which are GraphModules."""
     calls = split.graph.find_nodes(op="call_module")
     return [call for call in calls if isinstance(_module(split, call), GraphModule)]
 

@@ -131,9 +131,9 @@ def _least(
     values: list[int], starts: range, nexts: range, ends: Sequence[int], never: int
 ) -> list[int]:
     """Return for each start the least of `values` at the start's possible ends, or `never`."""
-    # The possible ends of a start are a window of `nexts`, whose bounds never decrease. For all
-    # windows that contain an end `middle`, the running minima to its left and right are computed
-    # once.
+    # The possible ends of a start are a window of `nexts`. The windows' bounds never decrease. All
+    # windows that contain an end `middle` share the running minima to the left and to the right of
+    # `middle`, so the minima are computed once.
     found: list[int] = []
     start = starts.start
     while start < starts.stop:

@@ -305,7 +305,7 @@ def _accepts_dimensions(user: Node, size: Node) -> bool:
 
 
 def _is_known_item(user: Node, size: Node, length: int) -> bool:
-    """Return whether `user` is ``size[i]`` with a valid `i`; other nodes stay and fail later."""
+    """Return whether `user` is ``size[i]`` with a valid `i`. An invalid `i` fails at run time."""
     if user.target is not operator.getitem or len(user.args) != 2 or user.args[0] is not size:
         return False
     index = user.args[1]

@@ -1,4 +1,4 @@
-"""Define `fast_tracing`: in its block, fxpress creates the nodes and fake tensors of `make_fx`."""
+"""Define `fast_tracing`: within its block, fxpress replaces slow functions of `make_fx`."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def _find_unbacked(
     pending: Any = None,
     simplify: bool = False,
 ) -> Any:
-    """Search `value` for pending unbacked symbols by torch's function, unless none are pending."""
+    """Find unbacked symbols in `value`; do not call torch's function if no symbol is pending."""
     if not pending and real is None:
         return {}
     return original(value, path, real, shape_env, pending, simplify)

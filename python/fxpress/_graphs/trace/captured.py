@@ -1,9 +1,9 @@
-"""Instantiate repeated calls of a captured graph, which a strict export traces again.
+"""Trace repeated calls faster in a strict export.
 
-Dynamo captures a flat graph of calls of torch's functions, and make_fx runs this graph to trace the
-operators that the functions call. torch runs the first call with each key, and fxpress records its
-operators as a recipe. For a later call with this key, fxpress creates the nodes and fake tensors
-from the recipe.
+Dynamo captures a flat graph of calls of torch's functions. make_fx runs this graph to trace the
+operators that the functions call. A call's key has all that its trace depends on. torch runs the
+first call with each key, and fxpress records the operators as a recipe. For a later call with this
+key, fxpress creates the nodes and fake tensors from the recipe.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class _Tensor(NamedTuple):
     """A fake tensor that an operator returned."""
 
     pattern: Any  # a detached copy of it
-    edge: Any  # a tensor with its gradient edge, or None if it does not require gradients
+    edge: Any  # a tensor with the same gradient edge; None: no gradients are required
     base: int | None  # the index of a tensor with the same storage; None: a new storage
     facts: Any  # see `_Facts`
     new: list[torch.SymInt]  # the symbolic ints that no tensor or argument had before
@@ -53,7 +53,7 @@ class _Tensor(NamedTuple):
 
 
 class _Counts(NamedTuple):
-    """Calls of functions that were counted since the previous operator of a call."""
+    """The calls of functions that torch counted since the previous operator of a call."""
 
     functions: list[tuple[Any, int]]  # (function of torch, number of calls)
     last: Any  # the last called function
@@ -67,7 +67,7 @@ class _Step(NamedTuple):
     args: Any  # with an _Index in place of each tensor, and a _Number for each symbolic int
     kwargs: dict[str, Any]
     before: _Counts
-    excluded: Any  # a guard's keys: autograd, if the function dispatches below it; else None
+    excluded: Any  # the excluded dispatch keys if autograd is among them; else None
     gradients: int  # the number of autograd functions that the operator creates
     result: Any  # a _Tensor, or a list or tuple of them
 
@@ -95,7 +95,7 @@ class _NotRepeatableError(Exception):
 
 
 class Captured:
-    """Runs the calls of a captured graph for one trace after the other."""
+    """Runs the calls of captured graphs, in one trace at a time."""
 
     def __init__(self, fakes: Fakes, calls: ProxyCalls) -> None:
         self._fakes = fakes
@@ -114,7 +114,7 @@ class Captured:
         tracer = compat.pre_dispatch_tracer()
         if type(tracer) is not compat.STRICT_TRACER:
             return original(interpreter, node)
-        if node.op == "output":  # later, torch converts only constants whose fake tensors are gone
+        if node.op == "output":  # free fake tensors, so that torch creates new ones for constants
             self._forget()
             return original(interpreter, node)
         if tracer is not self._tracer:
@@ -146,10 +146,10 @@ class Captured:
             result = original(interpreter, node)
         finally:
             self._calls.recording = None
-        if compat.cache_misses() == misses:  # a result from torch's cache may have other storages
+        if compat.cache_misses() == misses:  # else, later calls may have other storages
             with compat.DisableTorchFunction():
                 recipe = recording.recipe(result)
-            # Autograd does not know the base of an instantiated view, so a write cannot change it.
+            # Autograd does not see that an instantiated view is a view, so it would miss a write.
             is_safe = recipe is not None and not (self._writes and recipe.has_views())
             self._recipes[key] = recipe if is_safe else None
         return result
@@ -169,7 +169,7 @@ class Captured:
     ) -> tuple[list[Any], list[torch.SymInt], tuple[Any, ...]]:
         """Return the distinct tensors and symbolic ints of a call's arguments, and its key."""
         state = compat.autograd_state()
-        if state.autocast:  # which copies a weight only for its first use
+        if state.autocast:  # autocast copies a weight only at the weight's first use
             raise _NotRepeatableError
         indexes: dict[int, int] = {}
         storages: dict[int, int] = {}
@@ -330,11 +330,11 @@ class _Recording:
         )
 
     def spoil(self) -> None:
-        """Record nothing: torch's code traces an operator of the call."""
+        """Give up the recipe, because torch's code traces an operator of the call."""
         self._is_spoiled = True
 
     def begin(self, function: Any, args: Any, kwargs: dict[str, Any], created: int) -> None:
-        """Record an operator before its node is created, and after `created` nodes of numbers."""
+        """Record an operator before its node is created; `created` nodes of SymInts were added."""
         self._expected += created + 1
         if self._is_spoiled or function.namespace not in BUILTIN:
             self._is_spoiled = True
@@ -349,9 +349,9 @@ class _Recording:
         self._mark()
 
     def end(self, result: Any, gradients: int) -> None:
-        """Record the result of the operator, and the autograd functions counted before its nodes.
+        """Record the result of the operator, after the nodes of the result were created.
 
-        Call it after the nodes of the result were created.
+        `gradients` is the count of autograd functions from before these nodes were created.
         """
         if self._is_spoiled:
             return
@@ -432,7 +432,7 @@ _SEQUENCES = frozenset((tuple, list, torch.Size, immutable_list))
 
 
 class _Facts(NamedTuple):
-    """All that the trace of a call depends on in a fake tensor."""
+    """The properties of a fake tensor on which the trace of a call depends."""
 
     fake: Any
     key: tuple[Any, ...]
@@ -473,7 +473,7 @@ def _mapped(value: Any, kinds: tuple[type, ...], function: Callable[[Any], Any])
 
 
 def _repeatable(calls: list[Node]) -> set[Node]:
-    """Return the calls of torch's functions."""
+    """Return the calls of methods and of torch's functions that have a stack trace."""
     own = {call.target for call in calls if call.op == "call_function"}
     own = {target for target in own if is_torchs(target) and not compat.is_of_functorch(target)}
     return {c for c in calls if (c.op == "call_method" or c.target in own) and c.stack_trace}
@@ -497,9 +497,9 @@ def _may_write(call: Node) -> bool:
 
 
 def _may_set_state(call: Node) -> bool:
-    """Return whether a call has no value, so that its effect may be a state that traces read.
+    """Return whether a call without a value may change a state on which later calls depend.
 
-    `autograd.grad` reads the graph of autograd, which repeated calls do not extend.
+    True for `autograd.grad` too: it reads the graph of autograd, which repetitions do not extend.
     """
     if call.meta.get("example_value") is not None and call.target is not torch.autograd.grad:
         return False
@@ -507,7 +507,7 @@ def _may_set_state(call: Node) -> bool:
     return name not in _HARMLESS and not name.startswith(("_check", "_assert", "sym_constrain"))
 
 
-# Calls without a value, after which other calls have other keys, or are not repeated.
+# Functions without a value. A state that they set is part of keys, or prevents repetitions.
 _HARMLESS = frozenset(
     ("_set_grad_enabled", "_enter_autocast", "_exit_autocast", "_log_api_usage_once")
 )

@@ -82,7 +82,7 @@ class StackTraces:
         return "".join(traceback.StackSummary.from_list(summaries).format()).strip()
 
 
-# Types of constants that are equal only if they are the same for a trace, unlike floats.
+# Types of which equal constants have equal traces. This does not hold for floats: 0.0 == -0.0.
 PLAIN_TYPES = frozenset(
     (
         *(int, bool, str, type(None)),

@@ -44,7 +44,7 @@ def initialize_lazy_module(tx: Translator, mod: Module, args: Args, kwargs: Kwar
         torch.Size([2, 4])
     """
     if inspect.getattr_static(mod, "_initialize_hook", None) is None:
-        return  # not a lazy module (getattr_static calls no user's `__getattr__`)
+        return  # not a lazy module (getattr_static does not run a user's `__getattr__`)
 
     def fake(value: Any) -> Any:
         if isinstance(value, torch.fx.Proxy):

@@ -276,7 +276,7 @@ class UnspecializedNNModuleVariable(StackSource, TorchUnspecializedNNModuleVaria
     # Changes
 
     def _note_assignment(self, own: dict[str, Any], name: str, value: VariableTracker) -> None:
-        """Set `is_state_mutated` on an assignment of state, which the live module does not show."""
+        """Set `is_state_mutated` if state is assigned, because the live module does not change."""
         if _kind_of_state(value) is not None or any(name in own[table] for table in _STATE):
             self.is_state_mutated = True
 
@@ -337,7 +337,7 @@ class UnspecializedNNModuleVariable(StackSource, TorchUnspecializedNNModuleVaria
         return plain_get_attribute(self, tx, name)
 
     def _hooks(self, tx: Translator, name: str) -> VariableTracker | None:
-        """Return the variable of a dict of hooks without key guards; None: look it up as usual."""
+        """Return the variable of a hook dict, without guards on keys; None: look it up as usual."""
         if tx.output.side_effects.has_pending_mutation_of_attr(self, name):
             return None
         hooks = getattr(self.value, name)

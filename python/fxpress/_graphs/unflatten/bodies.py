@@ -25,7 +25,7 @@ def _shallow_copy(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
 
 
 def copy_with_separate_bodies(owner: torch.fx.GraphModule) -> torch.fx.GraphModule:
-    """Return a shallow copy of `owner` with copies of its bodies; `owner` itself without bodies."""
+    """Return a shallow copy of `owner` with copies of its bodies, or `owner` if it has none."""
     if not _children(owner):
         return owner
     copies = {id(owner): _shallow_copy(owner)}
@@ -34,7 +34,7 @@ def copy_with_separate_bodies(owner: torch.fx.GraphModule) -> torch.fx.GraphModu
         body = pending.pop()
         if id(body) in copies:
             continue
-        # Generate the code now: a class generates it only for the module it was created for.
+        # Generate the code before the copy: the class could not generate it for the copy.
         deferred_code.materialize(type(body))
         copies[id(body)] = _shallow_copy(body)
         pending += _children(body)

@@ -1,4 +1,4 @@
-"""Define torch's `_ModuleFrame` and its helpers, by calls of the native pass.
+"""Implement torch's `_ModuleFrame` and its helpers with the native pass.
 
 `torch.distributed.pipelining` builds the root frame and runs it.
 """
@@ -138,7 +138,7 @@ class _ModuleFrame:
         owner = self.flat_graph.owning_module
         for call_name, target, holder in attributes:
             self.seen_attrs[call_name].add(target)
-            # Copy bodies of higher-order operators. torch.distributed.pipelining copies none.
+            # Copy bodies of higher-order operators, which torch.distributed.pipelining does not do.
             if owner is not None and not hasattr(holder, target):
                 setattr(holder, target, getattr(owner, target))
         self.seen_nodes.update((node.name, node) for node in self.flat_graph.nodes)

@@ -34,7 +34,7 @@ def argument_names(in_spec: TreeSpec, signature: Any) -> list[str]:
 
 def _parameters(program: ExportedProgram) -> list[str]:
     """Return the names of the parameters of `forward`, without `self`."""
-    signature = program.module_call_graph[0].signature  # program.call_spec creates a new class
+    signature = program.module_call_graph[0].signature  # program.call_spec is slower
     names = argument_names(signature.in_spec, signature)
     return names[1:] if names[:1] == ["self"] else names
 
@@ -51,7 +51,7 @@ def guards_module(program: ExportedProgram, placeholders: list[torch.fx.Node]) -
 
 
 def input_guards(program: ExportedProgram) -> tuple[list[str], Inputs] | None:
-    """Return guards on the flat inputs, and the Inputs; None if range checks cover all guards."""
+    """Return a program's guards and Inputs; None without traced guards or example inputs."""
     traced = torch_unlift.guards_of_trace(program)
     if not traced or not program.example_inputs:
         return None

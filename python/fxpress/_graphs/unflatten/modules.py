@@ -361,7 +361,7 @@ class UnflattenedModule(_SubmoduleBase, torch_export.UnflattenedModule):  # type
         drop_dead_code: bool,
         check_guards: bool,
     ) -> None:
-        """Create the tree; with `drop_dead_code`, without nodes that lack effects and users."""
+        """Create the tree; `drop_dead_code` leaves out nodes with neither effects nor users."""
         torch.nn.Module.__init__(self)
         signature = export_module.graph_signature
         if signature.backward_signature is not None:
@@ -416,7 +416,7 @@ class UnflattenedModule(_SubmoduleBase, torch_export.UnflattenedModule):  # type
                 )
                 facts["owner"] = bodies.copy_with_separate_bodies(program.graph_module)
                 self._ty, cuts = _native.unflatten(facts, self)
-        if cuts:  # without cuts, nothing is allocated here, so no collection starts
+        if cuts:  # an unneeded call could start a garbage collection
             _log_cuts(cuts)
 
     # ---- running ----

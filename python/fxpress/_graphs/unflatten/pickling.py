@@ -1,7 +1,7 @@
 """Copy and pickle unflattened modules.
 
-Tensors, modules and users' attributes are pickled as usual. An object that a pickle contains twice,
-such as a weight tied to a weight outside the program, therefore stays one object. Graphs, with
+Tensors, modules and users' attributes are pickled as usual, so an object that a pickle contains
+twice stays one object. An example is a weight tied to a weight outside the program. Graphs, with
 their operators and fake tensors, are pickled as bytes of torch's `GraphPickler`. All modules of a
 pickle use one `GraphPickler`, because their graphs share fake tensors and symbols.
 """
@@ -191,7 +191,7 @@ class _GraphsItem:
 
 
 class _ChildTable:
-    """Replaces a `_modules` dict with GraphModules; several modules may share the dict."""
+    """Stands for a `_modules` dict that has GraphModules. Several modules may share the dict."""
 
     def __init__(self, graphs: _Graphs, table: dict[str, Any]) -> None:
         self.graphs = graphs
@@ -203,7 +203,7 @@ class _ChildTable:
 
 
 class _Graphs:
-    """Contains the attributes with graphs of a module and its submodules; unpickled as a list."""
+    """A module tree's attributes that contain graphs. Unpickling returns a list of the values."""
 
     def __init__(self, top: torch.nn.Module) -> None:
         # Values of `items` and `tables` refer to this object. Weak references avoid a cycle.

@@ -127,7 +127,7 @@ class Source(TypedDict):
     graph: torch.fx.Graph  # the flat graph
     owner: torch.nn.Module  # has the attributes that get_attr nodes of `graph` read
     may_alias: Callable[[torch.fx.Node], bool]  # whether a result may be an argument or its view
-    parts: frozenset[Any]  # operators, each of which returns an inner tensor of a tensor subclass
+    parts: frozenset[Any]  # operators that return one inner tensor of a tensor subclass
     mutations: list[tuple[bool, str]]  # from `mutations()`
     signatures: list[Signature]  # from `signatures()`
     with_signature: list[str]  # names of the calls that get dispatchers if they are repeated
@@ -292,7 +292,7 @@ def of_program(
 
 
 class _IVals:
-    """Records, by module, the names of intermediate values of mutations that were read.
+    """Records which intermediate values of mutated tensors were read: node names by module.
 
     Stands in for `torch.export.unflatten._IVals`, for its callers. `unflatten` does not use it.
     """
@@ -304,7 +304,7 @@ class _IVals:
         return isinstance(target, torch_fx.OpOverload) and bool(target._schema.is_mutable)
 
     def read(self, mf: Any, node: torch.fx.Node) -> Any:
-        """Return the node for the intermediate value `node` in the graph of the frame `mf`."""
+        """Record a read of an intermediate value; return the mutated tensor's node in `mf`."""
         if node.op != "call_function":
             raise AssertionError(f"expected node.op to be 'call_function', got {node.op!r}")
         if not self._is_mutable(node.target):

@@ -8,8 +8,8 @@ from fxpress import _native
 from fxpress._base.replacement import attribute_block
 
 _NAME = "RUN_WITH_INTERPRETER"
-# The object with the flag. The import of `fxpress.unflatten` makes that module the holder, because
-# callers set the flag on it.
+# The object with the flag. `fxpress.unflatten` makes itself the holder when it is imported, because
+# callers set the flag on `fxpress.unflatten`.
 holder: ModuleType | SimpleNamespace = SimpleNamespace(**{_NAME: True})
 
 

@@ -69,7 +69,7 @@ class _Instance:
         return self.template.result(self)
 
     def _map_node(self, old: torch.fx.Node, new: torch.fx.Node) -> None:
-        """Map an old node to a new node, and the symbols and the storage of its value likewise."""
+        """Map an old node to a new node. Also map the symbols and the storage of the old value."""
         self.same.nodes[old] = new
         before, after = old.meta.get("example_value"), new.meta.get("example_value")
         for size, same in zip(symbols_of(before), symbols_of(after), strict=True):

@@ -49,7 +49,7 @@ _NOTHING: dict[str, Any] = {}
 
 
 class Census:
-    """Counts modules with equal shapes, to find a module that no other module can equal.
+    """Counts modules with equal shapes, to find modules without an equivalent module.
 
     The shape of a module consists of its class, the sizes of its tensors and the shapes of its
     children. Calls of two modules are equal only if the modules' shapes are equal. A module's shape
@@ -110,7 +110,7 @@ _WATCHED = ("add_fqn_info_for_inlined_modules", "register_attr_or_module")
 
 
 class Journal:
-    """Lists, which only grow, of what Dynamo has added to one OutputGraph and what it has read.
+    """Lists of what Dynamo has added to one OutputGraph, and has read. The lists only grow.
 
     Each call of a module corresponds to a range of each list. Ranges of nested calls overlap.
     """
@@ -151,7 +151,7 @@ class Journal:
         self._end_with_trace()
 
     def is_current(self, output: Any) -> bool:
-        """Return whether Dynamo still writes to this journal's graph, which a restart replaces."""
+        """Return whether Dynamo still writes to this journal's graph. A restart creates another."""
         return self.graph is output.current_tracer.graph and self.effects is output.side_effects
 
     def __enter__(self) -> Journal:
@@ -295,7 +295,7 @@ def journal_of(output: Any) -> Journal:
 
 
 def begin_once(output: Any) -> None:
-    """Begin a report for an OutputGraph whose calls are traced without a journal."""
+    """Begin the report of an OutputGraph without a journal, at the graph's first call."""
     if KEY not in vars(output):
         begin()
         vars(output)[KEY] = None

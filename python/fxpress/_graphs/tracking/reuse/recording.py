@@ -80,7 +80,7 @@ class Call:
 
 
 class Correspondence:
-    """Maps sources, nodes, names and stack traces of a recorded call to an equal call's."""
+    """Maps sources, nodes, names and stack traces of a recorded call to the ones of a new call."""
 
     def __init__(self, old: Call, new: Call) -> None:
         self._sites = old.site, new.site

@@ -1,8 +1,8 @@
 """Describe everything that a call of a module can read, to compare two calls.
 
-The description of a module has plain values. A walk numbers the modules, tensors and containers in
-the module, and the description has the numbers. If a module has one object at several paths, each
-module with an equal description also has one object at these paths.
+A description has plain values. In it, numbers stand for the modules, tensors and containers in a
+module, in the order of a walk. An object at several paths has one number. So two modules with equal
+descriptions have shared objects at the same paths.
 """
 
 from __future__ import annotations

@@ -185,7 +185,7 @@ class Template:
         step.fake = example
 
     def _fresh_guards(self) -> list[tuple[Any, Any]]:
-        """Return [(guard, key)]; the key is None unless Dynamo adds the guard with an input."""
+        """Return [(guard, key)]. Key None: Dynamo does not add the guard when it adds an input."""
         inputs = {step.source for step in self.steps if step.kind == "input"}
         found: list[tuple[Any, Any]] = []
         before: set[Any] = set()
@@ -225,7 +225,7 @@ class Template:
     # The result
 
     def _result(self, variable: Any) -> Callable[[Any], VariableTracker]:
-        """Return a function from the `_Instance` of an equal call to the variable of its result."""
+        """Return a function that maps an equal call's `_Instance` to the variable of its result."""
         if isinstance(variable, LazyVariableTracker):
             if not variable.is_realized():
                 raise NotReusable("Dynamo has not evaluated the result of the call")
