@@ -39,8 +39,8 @@ class LoadedStage:
     """A stage of a program, ready to run; `load_stage` returns it. torch has no such class.
 
     Attributes:
-        module: an `nn.Module` from the tensors of the previous stage to the tensors of the next
-            stage. Its parameters and buffers have their names in the original program.
+        module: an `nn.Module` that computes the tensors for the next stage from the tensors of the
+            previous stage. Its parameters and buffers have their names in the original program.
         number: the number of the stage, from 0.
         count: the number of all stages.
         shared: name of a parameter or buffer in several stages -> the numbers of these stages.
