@@ -1,4 +1,4 @@
-"""Programs that use modules which Dynamo tracks one by one: their members, items and methods."""
+"""Programs with modules in the graph (legacy export): their members, items and methods."""
 
 from __future__ import annotations
 
