@@ -21,7 +21,7 @@ from fxpress.checkpoint import ArchiveReader
 from tests.support.process import bytes_read
 
 FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
-HEADERS = 90_000  # bytes; the end of a zip file is searched for in 65,557
+HEADERS = 90_000  # bytes; readers search the end of a zip file, 65,557 bytes, for its directory
 
 
 def state_of_all_kinds() -> dict[str, Tensor]:
@@ -141,7 +141,7 @@ PLACEMENTS: dict[str, Any] = {
 
 
 def distributed(state: Mapping[str, Tensor], name: str) -> dict[str, Any]:
-    """DTensors of a state on all ranks, where it has enough dimensions; else plain tensors."""
+    """Distribute tensors over all ranks; a tensor with too few dimensions remains a plain copy."""
     shape, placements = PLACEMENTS[name]
     mesh = init_device_mesh("cpu", shape or (dist.get_world_size(),))
     dims = 1 + max((each.dim for each in placements if isinstance(each, Shard)), default=0)

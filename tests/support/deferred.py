@@ -50,8 +50,8 @@ def in_blocks(module: GraphModule, size: int) -> Callable[[Node], int]:
 
 
 def traced_net(*, annotated: bool = False) -> GraphModule:
-    """Return the graph of `Net`. If `annotated`, the placeholders have types; then torch's generator
-    creates the code, not fxpress's."""
+    """Return the graph of `Net`. If `annotated`, the placeholders have types; then torch, not
+    fxpress, generates the code."""
     torch.manual_seed(0)
     module = torch.fx.symbolic_trace(Net())
     if not annotated:

@@ -1,5 +1,5 @@
-"""A program that saves many times; each time, one system call fails, or the process is killed before
-the call. `faults.c` has to be preloaded. Prints a JSON object of counts."""
+"""A program that saves many times; each time, one system call fails, or a signal kills the process.
+`faults.c` has to be preloaded. Prints a JSON object of counts."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ _ANYTHING = (
     "stack_trace",
     "from_node",
     "custom",
-)  # rules, and keys of metadata
+)  # rules, and keys of metadata, with texts of any type
 _WORD = re.compile(r"[^\W\d]\w*")
 _TOKEN = re.compile(r"\w+\(|\.[^\W\d]\w*|[^\W\d]\w*|\d+(?:\.\d+)?|'[^']*'|[^\w\s]")
 

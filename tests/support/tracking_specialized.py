@@ -33,7 +33,7 @@ def of_a_module(made: Callable[[Forward], nn.Module]) -> Callable[[Forward], For
 
 
 def own(**members: Any) -> Callable[[Forward], Forward]:
-    """Of a module of an own class; the members are functions that make them."""
+    """Add a program for a module of a new class; `members` are functions that create members."""
     return of_a_module(
         lambda forward: module(forward, **{name: make() for name, make in members.items()})
     )
@@ -68,7 +68,7 @@ def applied(layers: Any, x: Any) -> Any:
 
 
 def weighted(pairs: Any, x: Any) -> Any:
-    """Depends on the names, the tensors and their order."""
+    """A result that depends on the names, values and order of tensors."""
     for place, (name, value) in enumerate(pairs):
         x = x * (place + 1) + value.sum() + len(name)
     return x
