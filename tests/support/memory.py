@@ -19,7 +19,7 @@ def collect_all() -> None:
 
 
 def forget_sources() -> None:
-    """torch keeps the text of every source that it compiles, for tracebacks."""
+    """Clear the sources that torch keeps for tracebacks, and collect garbage."""
     torch.fx.graph_module._loader.eval_cache.clear()
     linecache.clearcache()
     collect_all()

@@ -97,7 +97,7 @@ class Side:
             return _COUNTED.sub(lambda m: f"<file {self.number('files', m[0])}>", value)
         if isinstance(value, Node):
             return "%", value.name
-        if isinstance(value, torch._ops.OpOverload):  # torch copies it with other meta
+        if isinstance(value, torch._ops.OpOverload):  # torch copies operators in meta
             known = getattr(value.overloadpacket, value._overloadname)
             return "operator", str(value), known is value, type(value)
         if isinstance(value, torch._ops.HigherOrderOperator):
@@ -184,7 +184,7 @@ def assert_same_graph(ours: Graph, theirs: Graph, mine: Side, other: Side) -> No
 def assert_same_module(
     ours: GraphModule, theirs: GraphModule, mine: Side, other: Side, *, stale: bool | None = False
 ) -> None:
-    """Graphs, code, attributes and classes, all the way down.
+    """Assert equal graphs, code, attributes and classes, of modules and all their submodules.
 
     Args:
         stale: torch has not recompiled its module after its last edit of the graph; fxpress's has

@@ -1,4 +1,4 @@
-"""The types of texts that a program has in a file, without names and numbers."""
+"""Find the types of the texts in a program's file: texts without their names and numbers."""
 
 from __future__ import annotations
 

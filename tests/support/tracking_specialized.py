@@ -386,7 +386,7 @@ def items_by_a_function_of_python(self: Any, x: Any) -> Any:
     return self.c[0](x)
 
 
-# Questions
+# Truth, identity and attributes
 
 
 class Untrue(nn.Module):

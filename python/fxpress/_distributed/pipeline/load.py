@@ -144,15 +144,16 @@ def load_stage(
 
     Raises:
         OSError: a file cannot be read.
-        PipelineError: the stages do not exist, or the files do not belong together or change while
-            they are read; or the plan cannot be applied or divided by the mesh, cuts two names of
-            one weight differently, or cuts a value that another stage uses.
+        PipelineError: the stages do not exist, the files do not belong together, or a file changes
+            while it is read. With `plan`: torch cannot apply the plan, the mesh does not divide the
+            size of a weight, or the plan cuts two names of one weight differently, or a value that
+            another stage uses.
         fxpress.ArchiveError, fxpress.LimitError, fxpress.SerializeError: the file is damaged.
         fxpress.UnsupportedError: the stage contains a feature that fxpress cannot read, or no
             installed package reads from the URL.
         TypeError: the device is neither a device nor a name.
-        ValueError: there is a plan without a mesh, or a mesh without a plan, the mesh has more
-            than one dimension, a value of the plan is not a style, or torch has no such device.
+        ValueError: only one of `mesh` and `plan` is passed, the mesh has more than one dimension, a
+            value of the plan is not a style, or torch has no such device.
 
     Stands in for `torch.distributed.pipelining.pipeline`, which traces and splits on each rank.
 
