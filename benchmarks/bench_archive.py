@@ -169,7 +169,7 @@ def _measure_large(size: int, rounds: int, folder: Path) -> list[Figure]:
 
 
 def _peaks(program: ExportedProgram, path: Path, size: int) -> dict[str, float]:
-    """Return the peak MiB of calls beyond the weights, without the file's cached pages.
+    """Return the peak memory of calls in MiB, without the weights that a call returns.
 
     The dict is empty if the system does not report a peak of memory.
     """
@@ -188,7 +188,7 @@ def _peaks(program: ExportedProgram, path: Path, size: int) -> dict[str, float]:
 
 
 def measure_clones(size: int, rounds: int) -> list[Figure]:
-    """Measure copies of one large tensor and of 10,000 small tensors, on two threads and on all."""
+    """Measure copies of 16 large tensors and of 10,000 small tensors, on all threads."""
     threads = torch.get_num_threads()
     torch.set_num_threads(len(os.sched_getaffinity(0)))
     try:

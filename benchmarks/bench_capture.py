@@ -50,11 +50,11 @@ class Model:
 
 
 def measure(layers: int, rounds: int, depths: Depths, *, every_model: bool) -> list[Figure]:
-    """Measure the function of the guards, the rewrite, complete captures and strict exports.
+    """Measure complete captures and strict exports.
 
     Args:
         layers: the number of layers of the transformer.
-        depths: numbers of stack frames; captures are timed once below so many frames.
+        depths: numbers of stack frames; captures are timed once on a stack with each depth.
         every_model: also measure captures with the light check, compilations, the generation of
             guards and the rewrite; a CNN and, with `transformers`, a Llama; and larger graphs.
     """
@@ -320,9 +320,9 @@ ROWS = (
 
 
 def settled(call: Callable[[], Any]) -> Action:
-    """Return an action that runs a call once to fill caches, and times a second run.
+    """Return an action that exports a small model, and then times a call.
 
-    Dynamo drops some of its caches when fxpress is installed and removed.
+    The export fills caches that Dynamo drops when fxpress is installed or removed.
     """
     timed = stopwatch(call, time.process_time)
 

@@ -21,7 +21,7 @@ WARM_UP = 40  # nodes
 
 
 def measure(case: Case, rounds: int) -> list[Figure]:
-    """Measure in new processes, torch and fxpress in turn, each of which exports the model again.
+    """Measure torch and fxpress in turn, each time in a new process, which exports the model.
 
     The results are compared only in this process, for `case`.
     """
@@ -44,7 +44,7 @@ def measure(case: Case, rounds: int) -> list[Figure]:
 
 
 def work(name: str) -> float:
-    """Return the seconds of the first split and forward after the split of a tiny other graph."""
+    """Split and run a tiny graph; then return the seconds of a split and forward of the model."""
     torch.set_num_threads(1)
     split = SPLITS[name]
     with torch.no_grad():

@@ -29,7 +29,7 @@ class _Case:
     program: ExportedProgram
     default: Goal
     empty: Goal
-    whole: bool = False  # whether the program, which has repeated parts, needs a full trace
+    whole: bool = False  # whether the program needs a full trace
 
 
 def _over(bound: float) -> Goal:
@@ -79,7 +79,7 @@ def _further(blocks: int) -> list[_Case]:
 
 
 def _dynamic(layers: int) -> _Case:
-    """Return a transformer with symbolic batch and sequence sizes; its node names are cached."""
+    """Return a transformer with symbolic sizes; decompose it once, to cache the nodes' names."""
     shapes = [{0: Dim("batch"), 1: Dim("sequence")}]
     inputs = (torch.randn(2, 8, graphs.WIDTH),)
     program = torch.export.export(_layers(layers), inputs, dynamic_shapes=shapes, strict=False)

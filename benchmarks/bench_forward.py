@@ -29,7 +29,7 @@ Run = Callable[[], Any]
 
 
 class Model:
-    """A program as an unflattened and as a flat module, and the eager module of its export."""
+    """A program as an unflattened and as a flat module, and the eager module that was exported."""
 
     def __init__(self, program: Program) -> None:
         self.program = program

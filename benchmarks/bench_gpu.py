@@ -1,4 +1,4 @@
-"""Time copies to, from and on a GPU, compared with single large copies, and programs on it."""
+"""Time programs on a GPU, and copies to, from and on it, compared with single large copies."""
 
 from __future__ import annotations
 

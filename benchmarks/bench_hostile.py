@@ -39,7 +39,7 @@ class Cost(NamedTuple):
 
     name: str
     size: int  # bytes
-    outcome: str  # the class of the exception, "loads", or how the process ended
+    outcome: str  # "loads", the exception's class, or how the process ended; "!": a failure
     memory: int  # peak bytes, minus the bytes before the load
     seconds: float  # processor time
 

@@ -100,7 +100,7 @@ def measure(names: Sequence[str], layers: int, rounds: int, progress: Progress) 
 
     Args:
         names: only these models; all if it is empty.
-        layers: layers of each model; those with an encoder and a decoder have as many in each.
+        layers: layers of each model; an encoder and a decoder each have this many.
         rounds: how often each step is measured.
         progress: is called for each model.
     """

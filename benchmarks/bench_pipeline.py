@@ -1,4 +1,4 @@
-"""Compare stages from files with torch's own way on four ranks, and time the planning of stages."""
+"""Compare stages from files with torch's `pipeline` on four ranks, and time planning stages."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def _times(
 
 
 def _sizes(name: str, runs: Runs, sizes: list[int], files: list[int]) -> list[Figure]:
-    """Return the maximum memory and bytes read of a rank, over the bytes of its stage."""
+    """Return the maximum over ranks of memory and of bytes read, as multiples of stage sizes."""
     figures = []
     for key, what, of, goal in (
         (

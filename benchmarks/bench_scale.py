@@ -1,4 +1,4 @@
-"""Measure split_module for graphs of several sizes: memory, and time over creating the result."""
+"""Measure memory and time of split_module for several sizes of graphs; compare with the floor."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class Point:
     Attributes:
         size: calls in the graph.
         times: microseconds per source node, by name: ours, floor, torch, lazy.
-        over_floor: the time of fxpress over the floor.
+        over_floor: the time of fxpress divided by the floor: the time to create the result.
         rounds: the number of measurements of fxpress and of the floor.
         beyond: peak bytes per source node beyond the result; None if not measurable.
         result: bytes per source node of the result.
-        torch_rounds: the number of measurements of torch, whose results were equal; may be 0.
+        torch_rounds: the number of measurements of torch; may be 0.
     """
 
     size: int
@@ -87,7 +87,7 @@ def work(size: int, rounds: int, torch_rounds: int) -> Point:
 
 
 def _calls(case: Case, split: torch.fx.GraphModule) -> int:
-    """Return the number of nodes in partitions that are copies of a source node."""
+    """Return how many nodes of the partitions call a function that the source graph calls."""
     targets = {node.target for node in case.ids}
     graphs = [module.graph for module in graph_modules(split)[1:]]
     return sum(n.target in targets for g in graphs for n in g.nodes if n.op == "call_function")

@@ -80,7 +80,7 @@ def measure_program(program: Program, rounds: int) -> list[Figure]:
     assert str(read) == str(read_by_torch)
     # The state is a dict, so that the time of torch.load is not measured.
     alone = SerializedArtifact(ours.exported_program, exported.state_dict, exported.constants, b"")
-    # Each side has its own objects: torch's deep copy leaves dicts in the objects that it copies.
+    # Each side has its own objects: a deep copy by torch creates the `__dict__` of each object.
     stored, stored_for_torch = (
         _torch._bytes_to_dataclass(schema.ExportedProgram, ours.exported_program) for _ in range(2)
     )
@@ -128,7 +128,7 @@ def measure_program(program: Program, rounds: int) -> list[Figure]:
 
 
 def measure_growth(sizes: list[int], rounds: int) -> list[Figure]:
-    """Measure memory, and times over the floor, of the smallest and largest hand-built program."""
+    """Measure the memory and time of hand-built programs; compare the largest with the smallest."""
     ratios: dict[str, dict[int, Ratio]] = {}
     beyond = None
     for size in sizes:
@@ -161,7 +161,7 @@ def measure_growth(sizes: list[int], rounds: int) -> list[Figure]:
 
 
 def _floor(exported: ExportedProgram) -> Action:
-    """Create the nodes again from their known parts."""
+    """Return an action that times only creating the nodes, from known parts."""
     return lambda: creation_times([exported.graph_module], 1)[0]
 
 

@@ -27,7 +27,7 @@ Split = Callable[[Case], GraphModule]
 
 
 def measure_split(case: Case, rounds: int) -> list[Figure]:
-    """Measure only the call, against torch's two types of split."""
+    """Measure only the call; compare it with torch's split, without and with lazy modules."""
     split = splits.ours(case)
     assert_same_split(split, splits.torch_default(case), case.inputs)
     assert_same_split(split, splits.torch_lazy(case), case.inputs)
@@ -81,7 +81,7 @@ def measure_first_forward(case: Case, rounds: int) -> list[Figure]:
 
 
 def measure_source(case: Case, rounds: int) -> list[Figure]:
-    """Measure the source of all graphs of a split, as time per node."""
+    """Measure the time per node to generate the source of all graphs of a split."""
     ours, theirs = splits.ours(case), splits.torch_default(case)
     assert_same_split(ours, theirs, case.inputs)
     graphs = [module.graph for module in graph_modules(ours)]

@@ -65,7 +65,7 @@ def measure_unflatten(program: Program, rounds: int, goal: Goal) -> list[Figure]
 
 
 def floor(unflattened: torch.nn.Module, program: Program) -> Action:
-    """Create the modules, their graphs and the parameters again from known parts."""
+    """Return an action that times only creating the modules, graphs and parameters."""
     modules = list(unflattened.modules())
     tensors = list(program.program.state_dict.values())
     are_parameters = [isinstance(tensor, torch.nn.Parameter) for tensor in tensors]
@@ -93,7 +93,7 @@ def assert_same_tree(ours: Any, theirs: Any, inputs: tuple[torch.Tensor, ...]) -
 
 
 def measure_growth(sizes: list[int], rounds: int) -> list[Figure]:
-    """Compare the time per node of the largest hand-built program with that of the smallest."""
+    """Compare the times per node of the largest and of the smallest hand-built program."""
     times = {}
     for size in sizes:
         program = programs.hand_built(size)

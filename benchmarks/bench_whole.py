@@ -1,4 +1,4 @@
-"""Compare decompositions without repeated parts with torch's: they must never be slower."""
+"""Compare decompositions by full traces with torch's: fxpress must never be slower."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def measure(rounds: int, progress: Progress) -> list[Figure]:
 def measure_table(
     name: str, table: str, program: ExportedProgram, rounds: int, goal: Goal | None = None
 ) -> Figure:
-    """Assert that both call the same operators, then measure a decomposition without templates."""
+    """Assert that both programs call the same operators, then measure, without kept templates."""
     given = TABLES[table]
     with fxpress.installed():
         ours = program.run_decompositions(given)

@@ -24,7 +24,7 @@ class Effort:
         models: names of the models that `bench_models` takes through every step; () for all.
         model_layers: layers of these models.
         model_rounds: the number of measurements of each step of these models.
-        depths: numbers of stack frames; captures are timed once below so many frames.
+        depths: numbers of stack frames; captures are timed once on a stack with each depth.
     """
 
     layers: int

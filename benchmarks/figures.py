@@ -81,7 +81,7 @@ class Figure:
 
     @property
     def times_as_fast(self) -> float:
-        """Return how many times as fast as the other fxpress is, by times or by rates ("GB/s")."""
+        """Return how many times as fast as its counterpart fxpress is, from times or rates."""
         assert self.other is not None, self.what
         is_rate = self.unit.endswith("/s")
         return self.ours / self.other if is_rate else self.other / self.ours
@@ -132,7 +132,7 @@ def growth(what: str, times: dict[int, list[float]], rounds: int) -> Figure:
     """Return the ratio of the times per node of the largest and the smallest graph.
 
     Args:
-        times: nodes -> seconds a node, of each round.
+        times: number of nodes -> seconds per node in each round.
     """
     small, large = min(times), max(times)
     return Figure(
@@ -149,10 +149,10 @@ def growth(what: str, times: dict[int, list[float]], rounds: int) -> Figure:
 
 
 def growth_over_floor(what: str, ratios: dict[int, Ratio], rounds: int) -> Figure:
-    """Return the ratio of the times over the floor of the largest and the smallest graph.
+    """Compare the largest with the smallest graph by their times, as multiples of the floor.
 
     Args:
-        ratios: nodes -> time over the floor's at that size.
+        ratios: number of nodes -> the time divided by the floor, the time to create the nodes.
     """
     sizes = min(ratios), max(ratios)
     small, large = (ratios[size] for size in sizes)

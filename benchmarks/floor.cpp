@@ -57,7 +57,7 @@ class GraphCopier {
     return Ref::borrow(writer.graph());
   }
 
-  // A new GraphModule with such a graph, which refers to the attributes of `owner`.
+  // A new GraphModule with a copy of the graph, and with the attributes of `owner`.
   Ref copy_module(PyObject* owner) const {
     const Ref graph = copy();
     const GcPause pause;
@@ -94,7 +94,7 @@ std::vector<double> seconds_of(size_t repeats, Create create) {
   return seconds;
 }
 
-// A module with the attributes of another one: the containers are copied, `graph` is its graph.
+// A copy of a module, in which its dicts, lists and sets are copied, and `graph` is the graph.
 py::object plain_copy(const py::object& module, const Ref& graph) {
   PyTypeObject* type = Py_TYPE(module.ptr());
   auto copy = py::reinterpret_steal<py::object>(check(type->tp_alloc(type, 0)));

@@ -33,8 +33,8 @@ def measure(call: Callable[[], Result]) -> tuple[Result, Memory | None]:
     The memory is None if the system does not report a peak of memory.
 
     Before and after the call, the allocator's free pages are returned to the system. Otherwise the
-    call could use them without an increase, or they would count as its result. Parts of pages are
-    not returned, so measure in a process that has freed little memory.
+    call could use free pages unnoticed, or pages that it frees would count as its result. Parts of
+    pages are not returned, so measure in a process that has freed little memory.
     """
     _settle()
     before = _status("VmRSS")

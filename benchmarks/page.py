@@ -12,7 +12,7 @@ from figures import Figure, Step, from_record
 from groups import FULL_GROUPS
 from report import COLUMNS, cells, medians
 
-TEMPLATE = Path(__file__).with_suffix(".md")  # has a slot for each group, in a section of its title
+TEMPLATE = Path(__file__).with_suffix(".md")  # has a section, with a slot, for each group
 
 
 def write(path: Path, run: dict[str, Any]) -> list[Path]:

@@ -40,8 +40,8 @@ MODEL, STAGES, RESULT = "model.pt", "stages", "result_{}.pt"
 class Layer(nn.Module):  # type: ignore[misc]
     """A layer of a Llama that computes its rotary embedding itself.
 
-    In transformers' models, all layers use the embedding of the first one, so this value would skip
-    stages. torch's stages cannot train such a model.
+    In transformers' models, all layers use one embedding, which the first stage would send to all
+    later stages. torch's stages cannot train such a model.
     """
 
     def __init__(self, config: Any, number: int) -> None:

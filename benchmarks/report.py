@@ -118,7 +118,7 @@ def cells(figure: Figure) -> tuple[str, ...]:
 
 
 def medians(steps: Sequence[Step]) -> list[list[str]]:
-    """Return rows with the median of each step over the models, and the worst; a header first."""
+    """Return a header, and a row for each step: the median ratio over the models, and the worst."""
     sizes = list(dict.fromkeys(step.sizes for step in steps))
     rows = [["step", *(f"{size}: {what}" for size in sizes for what in ("median", "worst"))]]
     rows[0].append("equal to torch's")

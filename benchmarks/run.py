@@ -116,7 +116,7 @@ def _start_process() -> ProcessPoolExecutor:
 
 
 def _prepare() -> None:
-    """Make torch use one thread, and silence its warnings about itself."""
+    """Make torch use one thread, and silence warnings."""
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     logging.getLogger("torch").setLevel(logging.ERROR)

@@ -19,7 +19,7 @@ def torch_default(case: Case) -> GraphModule:
 
 
 def torch_lazy(case: Case) -> GraphModule:
-    """Return torch's split with its flag for GraphModules that compile their code on first use."""
+    """Return torch's split with lazy GraphModules, which compile their code on first use."""
     with _use_lazy_graph_module(True):
         return torch_default(case)
 

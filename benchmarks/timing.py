@@ -17,7 +17,7 @@ def stopwatch(call: Callable[[], Any], clock: Callable[[], float] = time.perf_co
     """Return an action that times a call, without the time for freeing its result.
 
     Args:
-        clock: `time.process_time` for long calls of one thread, which other programs affect less.
+        clock: for long calls on one thread, `time.process_time`: other programs affect it less.
     """
 
     def action() -> float:

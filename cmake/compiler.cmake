@@ -6,7 +6,7 @@ set(CMAKE_POSITION_INDEPENDENT_CODE ON)
 set(CMAKE_CXX_VISIBILITY_PRESET hidden)
 set(CMAKE_VISIBILITY_INLINES_HIDDEN ON)
 
-# Compilers are asked through ccache where it is installed.
+# Compile through ccache if it is installed.
 find_program(FXPRESS_CCACHE ccache)
 if(FXPRESS_CCACHE AND NOT DEFINED CMAKE_CXX_COMPILER_LAUNCHER)
   set(CMAKE_CXX_COMPILER_LAUNCHER ${FXPRESS_CCACHE})
@@ -21,9 +21,8 @@ function(fxpress_compile_options target)
   endif()
 endfunction()
 
-# Compiles the files of each component together, and those of small components, because most of the time
-# goes into headers, those of torch above all. serde is split in two, so that two cores have about the
-# same to do.
+# Compiles all files of a component as one file, and all small components as one file, because headers
+# take most of the time, above all torch's. serde becomes two files, so that two cores have equal work.
 function(fxpress_unite_components target)
   if(NOT FXPRESS_UNITY)
     return()

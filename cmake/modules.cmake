@@ -1,7 +1,7 @@
 # The two extension modules.
 #   _native    pybind11 from PyPI, no libtorch: runs with any torch.
-#   _aten_213  and its like: torch's headers and torch's own pybind11, one for each torch minor
-#              version. `fxpress._torch.aten` loads the one for the torch that runs.
+#   _aten_213  torch's headers and torch's own pybind11: one module for each minor version of torch,
+#              here for 2.13. `fxpress._torch.aten` loads the module for the imported torch.
 find_package(Python 3.10 REQUIRED COMPONENTS Interpreter Development.Module)
 find_package(pybind11 3 CONFIG REQUIRED)
 
@@ -97,9 +97,9 @@ if(NOT FXPRESS_ATEN)
   return()
 endif()
 
-# The folders of torch: those that the build backend names, else the one that is installed. What is
-# asked about them stands in files: find_package(Torch) asks for a CUDA toolkit when torch was built
-# with CUDA, and importing torch takes seconds.
+# The folders of torch are passed by the build backend; otherwise the installed torch is used. Facts
+# about torch are read from its files, because find_package(Torch) needs a CUDA toolkit if torch was
+# built with CUDA, and importing torch takes seconds.
 if(NOT FXPRESS_TORCH)
   execute_process(
     COMMAND ${Python_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tools/backend/fxpress_build.py
@@ -139,7 +139,7 @@ function(fxpress_add_aten folder)
       <ATen/ATen.h> <ATen/core/dispatch/Dispatcher.h> <torch/csrc/autograd/python_variable.h>
       <torch/csrc/utils/pybind.h>)
   endif()
-  # `import torch` has loaded these libraries before ours is: no path of the build machine is kept.
+  # The RPATH needs no path of the build machine: `import torch` loads these libraries before.
   set_target_properties(${name} PROPERTIES INSTALL_RPATH "$ORIGIN/../torch/lib"
                         BUILD_WITH_INSTALL_RPATH ON)
   install(TARGETS ${name} LIBRARY DESTINATION fxpress)

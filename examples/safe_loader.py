@@ -28,7 +28,7 @@ async def inspect(request: Request) -> Any:
     """Describe the file in the body of a request."""
     with tempfile.NamedTemporaryFile(suffix=".pt2") as upload:
         async for chunk in request.stream():
-            if upload.tell() + len(chunk) > MOST_BYTES:  # independent of the client's header
+            if upload.tell() + len(chunk) > MOST_BYTES:  # Content-Length may be wrong
                 raise HTTPException(413, f"more than {MOST_BYTES} bytes")
             upload.write(chunk)
         upload.flush()
@@ -45,8 +45,8 @@ async def summary(path: str) -> Any:
     resource.prlimit(reader.pid, resource.RLIMIT_CPU, (SECONDS, SECONDS))
     out, error = await reader.communicate()
     if reader.returncode != 0:
-        is_told = reader.returncode == 2  # a damaged file, or one of another kind
-        why = error.decode(errors="replace").replace(path, "upload") if is_told else "too costly"
+        has_reason = reader.returncode == 2  # a damaged file, or one of another format
+        why = error.decode(errors="replace").replace(path, "upload") if has_reason else "too costly"
         raise HTTPException(422, why.strip())
     return {**json.loads(out), "path": "upload"}
 

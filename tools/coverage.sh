@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Measures which lines of Python and C++ the tests run: tools/coverage.sh [files or folders of
 # tests]. Without arguments it runs all tests except the deep ones, in half an hour on two cores. The
-# reports are build/coverage/{python,cpp}.txt. Needs `pip install coverage pytest-cov gcovr`, the
-# packages that tools/sanitized_pytest.sh needs, and Python 3.12 or newer: with older releases, coverage
+# reports are build/coverage/{python,cpp}.txt. Needs `pip install coverage pytest-cov gcovr`, torch,
+# pybind11, the packages of the extra `test`, and Python 3.12 or newer: with older releases, coverage
 # sets a trace function, and the engine then runs calls through Python, so its C++ would not be measured.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -31,8 +31,8 @@ export PYTHONPATH=$build/package
 ctest --preset coverage
 status=0
 # Each component runs in a process without xdist, because xdist may kill workers before they write their data.
-# The deselected tests do not work under coverage: a signal may interrupt it while it holds its lock, and
-# it allocates memory for each new code object.
+# The deselected tests do not work under coverage: a signal may interrupt coverage while it holds its
+# lock, and coverage allocates memory for each new code object.
 rm -f "$build"/data.*
 [ $# -gt 0 ] || set -- tests/*/
 printf '%s\0' "$@" | xargs -0 -P "$(nproc)" -I{} bash -c '

@@ -109,7 +109,7 @@ for path in sorted(folder.rglob("*.py")):
         try:
             importlib.import_module(name.removesuffix(".__init__"))
         except BaseException:
-            pass  # it needs what is not installed
+            pass  # the module needs a package that is not installed
 found = {f"higher_order.{name}": [] for name in torch._ops._higher_order_ops}
 for schema in torch._C._jit_get_all_schemas():
     name = schema.name.replace("::", ".") + "." + (schema.overload_name or "default")
@@ -240,8 +240,8 @@ def report_sources(old: dict[str, str], new: dict[str, str]) -> Iterator[str]:
             yield from ("```diff", *lines, "```")
 
 
-# These operators are safe although a call passes strides or an offset: torch compares them with the
-# storage or the tensor, or creates a new storage for them.
+# These operators are safe although a call passes strides or an offset: torch compares the strides
+# with the storage or the tensor, or creates a new storage.
 _STRIDES_ARE_CHECKED = re.compile(
     "as_strided(_|_copy|_scatter)?|new_empty_strided|_assert_tensor_metadata"
 )
@@ -266,7 +266,7 @@ def reach_outside(operator: str, arguments: list[list[str]]) -> str | None:
 
 
 def report_operators(old: dict[str, Any], new: dict[str, Any]) -> Iterator[str]:
-    """Yield the new operators, by whether a file may call them, and namespaces without a rule."""
+    """Yield the new operators that a file may call, that it may not call, and without a rule."""
     rules = json.loads((PACKAGE / "_files" / "format" / "torch.json").read_text())["rules"]
     listed = {name for _, names in rules["callable"] for name in names}
     ruled = {"may be called by a file": [], "are refused": [], "have no rule": []}
@@ -288,7 +288,7 @@ def report_operators(old: dict[str, Any], new: dict[str, Any]) -> Iterator[str]:
 
 
 def report_features(found: dict[str, Any]) -> Iterator[str]:
-    """Yield the features that differ from the newest release of the table, and a new row."""
+    """Yield the features that differ from the newest release in the table `EXPECTED`."""
     newest, has = found["newest"], found["found"]
     yield f"\n## Features that differ from torch {newest}\n"
     for name, value in has.items():
@@ -297,7 +297,7 @@ def report_features(found: dict[str, Any]) -> Iterator[str]:
 
 
 def report_tests(python: str) -> Iterator[str]:
-    """Build fxpress in the environment, run the tests, and yield the rows that fail."""
+    """Build fxpress in the environment, run the tests, and yield failed tests with their rows."""
     yield "\n## Rows of docs/fidelity.md whose tests fail\n"
     pip = [python, "-m", "pip", "install", "-q", f"{ROOT}[test]"]
     subprocess.run(pip, check=True, stdout=sys.stderr)

@@ -1,8 +1,8 @@
 """Measures the tests by planted faults: `python tools/plant_faults.py core-depth serde`.
 
 tools/faults/faults.toml lists small errors of logic. For each fault, this script edits a copy of
-the working tree, builds C++ again, and runs the tests in the fault's `tests` until one fails. Of a
-file it runs all tests; of a folder first the fast tests, then all that `pytest` runs by default. It
+the working tree, builds C++ again, and runs the fault's `tests` until one fails: all tests of a
+file except deep and browser tests; in a folder, first the fast tests, then the default tests. It
 writes the first failures to `caught`. `--check` runs the tests in `caught` without a fault.
 Needs Python 3.11 or newer, without an editable install of fxpress.
 """
@@ -26,7 +26,7 @@ FAILED = re.compile(r"^(?:FAILED|ERROR) (tests/.*?)(?: - .*)?$", re.MULTILINE)
 CASE = re.compile(r"^\S*?(tests/cpp/\S+?):\d+:\nTEST CASE: +(.*)$", re.MULTILINE)
 ENDED = re.compile(r"^FAILED|^ERROR|\d (?:passed|deselected|skipped)|no tests ran", re.MULTILINE)
 ALONE = ("-n", "0", "-m", "not deep and not browser")  # options for a file
-FIRST = 5  # failures that end a run of tests, and that are recorded
+FIRST = 5  # a run of tests ends after this many failures, which are recorded
 
 
 class Tree:
@@ -45,7 +45,7 @@ class Tree:
                 old.unlink()
 
     def write(self, name: str, data: bytes) -> None:
-        """Write a file, unless it has these bytes: a build depends on its time."""
+        """Write a file, unless it has these bytes: a new time would make Ninja compile it again."""
         file = self.path / name
         if not file.is_file() or file.read_bytes() != data:
             file.parent.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs clang-tidy over csrc, without compiling it: tools/tidy.sh. It uses the Python on the PATH, with
-# the clang-tidy of .ci/lint-requirements.txt.
+# Runs clang-tidy over csrc, without compiling it: tools/tidy.sh. Needs the packages of
+# .ci/lint-requirements.txt, and pybind11 for the Python on the PATH.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

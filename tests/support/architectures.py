@@ -1,4 +1,4 @@
-"""The architectures that transformers is used for most, small and with any number of layers."""
+"""The most used architectures of transformers, with small sizes and any number of layers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import nn
 
 from tests.support.exported import small_config, tokens, transformer_configs
 
-# The families that the corpus and the benchmark "models" take through every step of export.
+# The families with which the corpus and the benchmark "models" test every step of export.
 FAMILIES = (
     "llama",
     "qwen3",
@@ -23,7 +23,7 @@ FAMILIES = (
     "clip",
     "vit",
 )
-# Names in `transformer_configs`, and the fields that identify them.
+# Names in `transformer_configs` and `_further_configs`.
 NAMES = (
     "llama",
     "mistral",

@@ -27,7 +27,7 @@ def records_of(data: bytes) -> dict[str, bytes]:
 
 
 def rewritten(data: bytes, changes: dict[str, bytes | None]) -> bytearray:
-    """A sound zip file with other records."""
+    """Return the zip file with some records replaced, or removed (None)."""
     records: dict[str, bytes | None] = {**records_of(data), **changes}
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as file:
@@ -53,7 +53,7 @@ def saved_by_us(program: ExportedProgram, **options: Any) -> bytearray:
 
 
 def assert_same_records(ours: bytes, theirs: bytes) -> None:
-    """The same records in the same order; ids of graphs by a stated rule, see `numbered`."""
+    """Assert equal records in equal order, after numbering the ids of graphs; see `numbered`."""
     mine, other = records_of(ours), records_of(theirs)
     assert list(mine) == list(other)
     for name in mine:
@@ -73,7 +73,7 @@ def sharing(values: Mapping[str, Any]) -> list[list[str]]:
 
 
 def loaded_as_torch(data: bytes) -> ExportedProgram | None:
-    """The same program as torch loads; None when torch does not load it. Ours is returned."""
+    """Assert that fxpress loads torch's program, and return it; None if neither can load it."""
     logging.disable(logging.WARNING)
     try:
         theirs = torch.export.load(io.BytesIO(data))
@@ -94,9 +94,9 @@ def loaded_as_torch(data: bytes) -> ExportedProgram | None:
 
 
 def assert_archives_as_torch(program: ExportedProgram) -> None:
-    """The same records, and the same program from what either side wrote.
+    """Assert that both write equal records, and read equal programs from both files.
 
-    Where torch fails to save, ours raises an exception of the same type or can read it back.
+    If torch cannot save, fxpress must raise an exception of the same type, or read its own file.
     """
     try:
         theirs = saved_by_torch(program)

@@ -6,7 +6,7 @@ from typing import Any
 
 
 class Called:
-    """A pickle of it calls a function, and gives a state to the result unless that is None."""
+    """Its pickle calls a function, and sets the state of the result, unless the state is None."""
 
     def __init__(self, function: Any, *arguments: Any, state: Any = None) -> None:
         self.reduced = (function, arguments) if state is None else (function, arguments, state)

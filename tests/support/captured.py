@@ -17,7 +17,7 @@ from tests.support.compare import by_name, lookup_table, same_value
 
 
 def facts(value: Any) -> Any:
-    """The facts of a value that two captures of one callable share."""
+    """Return the facts of a value that are equal in two captures of one callable."""
     if isinstance(value, torch.Tensor):
         about = (type(value).__name__, value.dtype, value.device, value.requires_grad)
         if value.layout is not torch.strided:
@@ -47,7 +47,7 @@ def assert_same_meta(ours: Node, theirs: Node, *, numbered: bool = True) -> None
 
 
 def assert_same_captured_graph(ours: Graph, theirs: Graph, *, numbered: bool = True) -> None:
-    """`numbered`: they are of the same moment of autograd's sequence."""
+    """`numbered`: also compare `seq_nr`, autograd's number of an operation."""
     assert [n.name for n in ours.nodes] == [n.name for n in theirs.nodes]
     for mine, other in zip(ours.nodes, theirs.nodes, strict=True):
         assert (mine.op, mine.target, mine.type) == (other.op, other.target, other.type)
@@ -66,7 +66,7 @@ def assert_same_captured_graph(ours: Graph, theirs: Graph, *, numbered: bool = T
 
 
 def assert_same_captured(ours: GraphModule, theirs: GraphModule) -> None:
-    """Graphs, names, meta, state and code of two captures."""
+    """Assert that two captures have equal graphs, names, meta, state and code."""
     assert_same_captured_graph(ours.graph, theirs.graph, numbered=False)
     assert list(ours.meta) == list(theirs.meta)
     for key in ("dynamo_flat_name_to_original_fqn", "module_call_specs"):
@@ -82,7 +82,7 @@ def assert_same_captured(ours: GraphModule, theirs: GraphModule) -> None:
         if isinstance(child, GraphModule):
             assert ours._modules[key].code == child.code
     assert type(ours.graph._codegen) is type(theirs.graph._codegen)
-    theirs.recompile()  # torch's own is as it was before names were cleaned
+    theirs.recompile()  # torch has generated its code before it cleaned names
     assert ours.code == theirs.code
     assert ours._in_spec == theirs._in_spec
     assert ours._out_spec == theirs._out_spec

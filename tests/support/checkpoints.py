@@ -21,11 +21,11 @@ from fxpress.checkpoint import ArchiveReader
 from tests.support.process import bytes_read
 
 FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
-HEADERS = 90_000  # bytes; the end of a zip file is searched for in 65,557
+HEADERS = 90_000  # bytes; the reader of a zip file searches its last 65,557 bytes for the end
 
 
 def state_of_all_kinds() -> dict[str, Tensor]:
-    """Dtypes, sizes and strides that a state may have. Values differ in every element's bytes."""
+    """Return tensors with the dtypes, sizes and strides that a state may have."""
     torch.manual_seed(3)
     made: dict[str, Tensor] = {}
     for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float16, *FLOAT8):
@@ -45,7 +45,7 @@ def state_of_all_kinds() -> dict[str, Tensor]:
 
 
 class Tied(nn.Module):
-    """A program with tied weights, a buffer in bfloat16 and a number of batches."""
+    """A model with tied weights, a buffer in bfloat16, and a batch norm, which counts batches."""
 
     def __init__(self, width: int = 16, layers: int = 6) -> None:
         super().__init__()
@@ -141,7 +141,7 @@ PLACEMENTS: dict[str, Any] = {
 
 
 def distributed(state: Mapping[str, Tensor], name: str) -> dict[str, Any]:
-    """DTensors of a state on all ranks, where it has enough dimensions; else plain tensors."""
+    """Distribute tensors over all ranks; a tensor with too few dimensions remains a plain copy."""
     shape, placements = PLACEMENTS[name]
     mesh = init_device_mesh("cpu", shape or (dist.get_world_size(),))
     dims = 1 + max((each.dim for each in placements if isinstance(each, Shard)), default=0)

@@ -23,7 +23,7 @@ ATTENTION = (
 
 @contextmanager
 def in_torchs_place() -> Iterator[list[GraphModule]]:
-    """fxpress installed; gives the modules that were split, and fails if there are none."""
+    """Install fxpress for a block; yield the split modules, and fail if nothing was split."""
     split: list[GraphModule] = []
     native = _native.split_module
 
@@ -72,14 +72,14 @@ def replace_submodules(split: GraphModule) -> list[Piece]:
 
 
 class SplittingBackend:
-    """A backend for torch.compile that splits Dynamo's graph with ours, checked against torch's.
+    """A backend for torch.compile that splits Dynamo's graph with fxpress, and checks the split.
 
     Args:
-        callback: makes the split callback for a graph.
-        compile_piece: compiles a submodule, given it and its inputs, when it is first called; None
-            runs it as it is.
-        prepare: applied to the graph before.
-        as_torch: whether torch's split is right here, so that ours has to equal it.
+        callback: returns the split callback for a graph.
+        compile_piece: compiles a submodule for the inputs of its first call; None: submodules are
+            not compiled.
+        prepare: edits the graph before the split.
+        as_torch: whether torch's split is correct, so that fxpress's must equal it.
         options: keyword arguments of split_module.
     """
 
@@ -113,7 +113,7 @@ class SplittingBackend:
         return split
 
     def placeholders(self) -> list[tuple[str, Node]]:
-        """Partition and node of each placeholder of the submodules of the last split."""
+        """Return (name of the submodule, node) for each placeholder in the last split."""
         return [
             (name, node)
             for name, child in self.splits[-1].named_children()

@@ -34,7 +34,7 @@ class Model(torch.nn.Module):
 
 
 def dynamic_program() -> ExportedProgram:
-    """The model with a size that is a symbol, and writes to buffers as outputs."""
+    """Return the model's program, with a symbolic size, and with writes to buffers as outputs."""
     batch = torch.export.Dim("batch", min=2, max=64)
     exported = torch.export.export(
         Model(),

@@ -1,4 +1,4 @@
-"""Compare graphs and split modules, with the tables that torch keeps of nodes."""
+"""Compare graphs and split modules, and torch's tables of the nodes of a graph."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def same_value(ours: Any, theirs: Any) -> bool:
 
 
 def bits_of(number: float) -> bytes:
-    """0.0 and -0.0 are two numbers, and all numbers that are none are one."""
+    """Return the bits of a number: 0.0 and -0.0 differ, and all NaNs are equal."""
     return struct.pack("<d", math.nan if math.isnan(number) else number)
 
 
@@ -106,9 +106,9 @@ def assert_same_source(ours: Graph, theirs: Graph) -> None:
 
 
 def assert_same_module(ours: GraphModule, theirs: GraphModule, *, code: bool = True) -> None:
-    """The same graphs, children, attributes and source, all the way down.
+    """Assert equal graphs, attributes and source, of two modules and of their children.
 
-    `code`: compile it too, and compare the classes and what compiling leaves in the instances.
+    `code`: also compile the code, and compare the classes and the attributes that compiling adds.
     """
     assert_same_graph(ours.graph, theirs.graph)
     assert ours.graph.owning_module is ours

@@ -69,7 +69,7 @@ def table(*names: str, ours: str = OURS) -> list[Entry]:
 
 @pytest.fixture
 def use(monkeypatch):
-    """Give the process a fresh installation over the table given."""
+    """Return a function that replaces the process's installation by a new one for a table."""
 
     def put(components: list[Entry]) -> Installation:
         fresh = Installation(components)

@@ -46,12 +46,12 @@ def assert_decomposed_as_torch(
     instantiated: bool | None = None,
     stale: bool = False,
 ) -> ExportedProgram:
-    """Both give equal programs, or both raise exceptions of one type.
+    """Assert that both sides return equal programs, or raise exceptions of one type.
 
-    `table`: the name of one in `TABLES`, or what makes one.
-    `instantiated`: whether fxpress must use templates or a full trace; None: either. Both start
-    with an empty cache of fake tensors, because a cached tensor may have another offset.
+    `table`: a key of `TABLES`, or a function that returns a table.
+    `instantiated`: True: fxpress must use templates; False: a full trace; None: either.
     `stale`: torch has not recompiled its module after its last edit of the graph.
+    The cache of fake tensors is cleared, because a cached tensor may have another offset.
     """
     made = TABLES[table] if isinstance(table, str) else table
     FakeTensorMode.cache_clear()

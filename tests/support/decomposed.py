@@ -1,4 +1,4 @@
-"""Equality of two decomposed programs: graph, metadata, names to come, signature, state."""
+"""Equality of two decomposed programs: graph, metadata, names of later nodes, signature, state."""
 
 from __future__ import annotations
 
@@ -117,12 +117,12 @@ def facts(value: torch.Tensor) -> tuple[Any, ...]:
 
 
 def _bytes(number: Any) -> str:
-    """The expression of a symbolic storage size differs from trace to trace in torch."""
+    """Describe a storage size; use a symbol's hint, because torch's expression differs by trace."""
     return f"as {number.node.hint}" if isinstance(number, torch.SymInt) else str(number)
 
 
 def described(value: Any, storages: dict[int, int]) -> Any:
-    """A value of meta in terms that two programs share; storages are numbered as they are met."""
+    """Describe a value of meta independently of its program; number storages as they occur."""
     if isinstance(value, torch.Tensor):
         if value.layout is not torch.strided or type(value).__name__ != "FakeTensor":
             return (facts(value), None)

@@ -1,4 +1,4 @@
-"""New splits by torch and by fxpress, for tests of the first access."""
+"""Splits by torch and by fxpress without generated code, for tests of the first access to code."""
 
 import io
 import operator
@@ -50,8 +50,8 @@ def in_blocks(module: GraphModule, size: int) -> Callable[[Node], int]:
 
 
 def traced_net(*, annotated: bool = False) -> GraphModule:
-    """`Net` as a graph; with `annotated` the placeholders keep their types, which our own generator
-    leaves to torch's."""
+    """Return the graph of `Net`. If `annotated`, the placeholders have types; then torch, not
+    fxpress, generates the code."""
     torch.manual_seed(0)
     module = torch.fx.symbolic_trace(Net())
     if not annotated:
@@ -78,12 +78,12 @@ def inner_inputs(root: GraphModule) -> tuple[torch.Tensor, ...]:
 
 @dataclass(frozen=True)
 class Pair:
-    """The same module as torch splits it and as we do, weights shared, nothing generated yet."""
+    """Splits of one module by fxpress and by torch, which share weights, without code."""
 
     ours: GraphModule
     theirs: GraphModule
     args: tuple[torch.Tensor, ...]
-    root: GraphModule  # the whole of ours: alive as long as this
+    root: GraphModule  # the split that contains `ours`; the attribute keeps it alive
     source: GraphModule  # what was split
 
     def same(self, value: Callable[[GraphModule], Any]) -> Any:
@@ -123,7 +123,7 @@ def negate_output(module: GraphModule) -> None:
 
 
 def assert_equal(ours: Any, theirs: Any) -> None:
-    """Equal bit for bit, NaN included, containers too."""
+    """Assert that values and containers are equal bit for bit; NaN equals NaN."""
     torch.testing.assert_close(ours, theirs, rtol=0, atol=0, equal_nan=True)
 
 

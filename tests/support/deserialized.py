@@ -128,7 +128,7 @@ def assert_same_fake_tensor(ours: FakeTensor, theirs: FakeTensor) -> None:
 
 def assert_same_program(ours: ExportedProgram, theirs: ExportedProgram) -> None:
     if fake_tensors(theirs):
-        # Z-142: symbols of storage offsets are known to ours alone.
+        # Z-142: torch's environment does not have the symbols of storage offsets.
         symbols = set(fake_mode(theirs).shape_env.var_to_stack)
         mine, other = (facts_of_environment(program, symbols) for program in (ours, theirs))
         different = {k: (mine[k], other[k]) for k in mine if mine[k] != other[k]}
@@ -154,7 +154,7 @@ def assert_same_program(ours: ExportedProgram, theirs: ExportedProgram) -> None:
         {sympy.srepr(k): v for k, v in program.range_constraints.items()}
         for program in (ours, theirs)
     )
-    # Z-142: torch drops the ranges of symbols that are storage offsets alone.
+    # Z-142: torch drops the ranges of symbols that are only used as storage offsets.
     assert {k: v for k, v in mine.items() if k in other} == other
     assert ours.verifiers == theirs.verifiers
     assert ours._guards_code == theirs._guards_code
@@ -165,9 +165,9 @@ def assert_same_program(ours: ExportedProgram, theirs: ExportedProgram) -> None:
 
 
 def assert_reads_as_torch(artifact: SerializedArtifact) -> ExportedProgram | None:
-    """The same program as torch reads. One that torch fails to read is refused, and then None is
-    returned, or it is valid and gives the same bytes again."""
-    logging.disable(logging.WARNING)  # one of torch's has a format of two values, and one value
+    """Assert that fxpress reads torch's program, and return it. If torch fails, fxpress must refuse
+    the artifact (None), or read a valid program that serializes to the same bytes."""
+    logging.disable(logging.WARNING)  # one of torch's warnings lacks a value for its format
     try:
         theirs = torch_serialize.deserialize(artifact)
     except Exception:

@@ -74,7 +74,7 @@ def other_names(graph: Graph) -> None:
 
 
 def move(graph: Graph) -> None:
-    """A walk that has passed the first call comes to it again."""
+    """Move the first call to the end: a walk that has passed the call comes to it again."""
     first, *_, last = calls(graph)
     last.append(first)
 
@@ -95,7 +95,7 @@ def into_another_graph(graph: Graph) -> None:
     calls(graph)[0]._next = other.call_function(torch.neg, (other.placeholder("x"),))
 
 
-others: list[Graph] = []  # that are linked into graphs
+others: list[Graph] = []  # keeps graphs alive if their nodes are linked into other graphs
 
 
 def no_tables(graph: Graph) -> None:

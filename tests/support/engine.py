@@ -28,7 +28,7 @@ TORCH_FORWARDS = {
 
 
 class _Ours:
-    """Has `run` where torch's forward methods look for `torch.fx.Interpreter(...).run`."""
+    """Replaces `torch.fx.Interpreter` in torch's forward methods: `run` calls the engine."""
 
     def __init__(self, module: nn.Module, *, graph: torch.fx.Graph) -> None:
         self.module, self.graph = module, graph
@@ -138,7 +138,7 @@ def tower(depth: int = 3) -> tuple[Tower, Any, torch.Tensor]:
 
 
 def interpreter_module(graph: torch.fx.Graph, **members: Any) -> Any:
-    """An InterpreterModule that nothing but its owner holds: torch's own never die."""
+    """Return an InterpreterModule that is freed with its owner; torch's are never freed."""
     module = component.InterpreterModule(graph)
     for name, value in members.items():
         setattr(module, name, value)
@@ -195,9 +195,9 @@ def assert_same(ours: Any, theirs: Any) -> None:
 
 
 def has_versions_left(cls: type) -> bool:
-    """Whether CPython still notes changes of the class: from 3.13 on, a thousand of them at most.
+    """Return whether CPython still gives the class new versions: since 3.13, at most a thousand.
 
-    Every change of `nn.Module` by a test is one. Then a plan does not see that it could do better.
+    Each change of `nn.Module` by a test uses one. Without versions, a plan is not improved later.
     """
     if sys.version_info < (3, 13):
         return True

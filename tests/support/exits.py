@@ -1,7 +1,7 @@
-"""Daemon threads that are in a call of fxpress when Python ends, each in a separate process.
+"""End Python while a daemon thread is in a call of fxpress.
 
-`python -m tests.support.exits FOLDER` forks a process for each of PLACES, which ends as any program
-does, and prints a line for each: its place, its exit status and what it has written.
+`python -m tests.support.exits FOLDER` forks a process for each of PLACES. The process ends normally
+while its thread is at the place. For each process, a line has the place, exit status and output.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def stay(*_: Any, **__: Any) -> NoReturn:
 
 
 def _loop(call: Callable[[], object]) -> NoReturn:
-    """Call over and over: for calls that run no code of the user's, and give the GIL back."""
+    """Repeat a call forever: for calls that release the GIL, and do not run code of the user."""
     call()
     _inside.set()
     while True:
@@ -53,7 +53,7 @@ class _Written(io.BytesIO):
 
 
 class _Source:
-    """A source of an archive whose method stays."""
+    """A source of an archive; its method `read` never returns."""
 
     size = 1 << 20
     read = stay

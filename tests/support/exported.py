@@ -16,7 +16,7 @@ from torch.export import Dim, ExportedProgram, export
 
 @contextlib.contextmanager
 def skipped_unless_exported() -> Iterator[None]:
-    """Around torch's export of a case."""
+    """Run a block that exports a case; skip the test if torch cannot export it."""
     try:
         yield
     except Exception as error:
@@ -100,9 +100,9 @@ def transformer_configs(layers: int = 2) -> dict[str, Any]:
 
 
 def operator_samples(info: Any, dtype: torch.dtype) -> Iterator[Any]:
-    """The inputs that torch's collection has for an operator.
+    """Return torch's sample inputs for an operator.
 
-    `info.sample_inputs` walks the stack with its sources twice an operator: half of a test's time.
+    `info.sample_inputs` would need half of a test's time, to read the source of each stack frame.
     """
     torch.manual_seed(0)
     return iter(info.sample_inputs_func(info, "cpu", dtype, False))

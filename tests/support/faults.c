@@ -1,5 +1,5 @@
-// Preloaded into a process that saves: counts the calls of the system that concern files of one
-// folder, and lets one of them fail, or kills the process before it. For faults.py.
+// A library to preload into faults.py: it counts the system calls on files of one folder, and makes
+// one of them fail, or kills the process before the call.
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <dlfcn.h>
@@ -41,7 +41,7 @@ EXPORT int faults_end(void) {
 
 EXPORT const char* faults_trace(void) { return trace; }
 
-// Whether the call that is about to be made fails instead. 2: it does a part of its work.
+// Returns 1 if the next call must fail, 2 if it must do only a part of its work, 0 otherwise.
 static int fails(const char* name, const char* detail) {
   if (doing == kNothing) return 0;
   calls += 1;
@@ -130,7 +130,7 @@ EXPORT int posix_fallocate64(int to, off_t start, off_t size) {
   return REAL(posix_fallocate64)(to, start, size);
 }
 
-// A descriptor is closed also when the call says that it failed.
+// The descriptor is closed even if the call is chosen to fail.
 EXPORT int close(int to) {
   int bad = is_known(to) ? fails("close", "") : 0;
   opened(to, 0);

@@ -1,5 +1,5 @@
-"""Saves again and again, with one call of the system failing or being the last: a program of its
-own, into which `faults.c` is preloaded. Prints a JSON object of counts."""
+"""A program that saves many times; each time, one system call fails, or a signal kills the process.
+`faults.c` has to be preloaded. Prints a JSON object of counts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ERRORS = (errno.EIO, errno.ENOSPC)
 
 
 class Sweep:
-    """A way to save over an existing file."""
+    """Saves with faults, over an old file or into an empty folder, as a scenario states."""
 
     def __init__(self, faults: Any, source: str, folder: Path, scenario: dict[str, Any]) -> None:
         self._faults = faults
@@ -57,7 +57,7 @@ class Sweep:
         self._faults.faults_begin(os.fsencode(self._folder), what, number, error)
 
     def count(self) -> list[str]:
-        """The calls that a save makes."""
+        """Return the system calls of a save."""
         self._reset()
         self._begin(COUNT)
         self._save(1, self._new)
@@ -70,7 +70,7 @@ class Sweep:
         shutil.copytree(self._template, self._folder, symlinks=True)
 
     def _value(self) -> float | None:
-        """Which program is there; None when there is none."""
+        """Return the value that identifies the saved program; None if there is no file."""
         if not self._path.exists():
             return None
         contents = archive.load_pt2(self._path, load_weights=False)
@@ -94,7 +94,7 @@ class Sweep:
         return found
 
     def run(self, mode: str, number: int, error: int, where: str) -> str:
-        """The outcome of one call: "old" or "new", and "raised" if it raised."""
+        """Return which file a save with a fault leaves, "old" or "new", and whether it raised."""
         self._reset()
         before = None if self._old is None else 1.0
         raised = self._killed(number) if mode == "kill" else self._failed(mode, number, error)
@@ -121,21 +121,21 @@ class Sweep:
             raised = e
         finally:
             self._faults.faults_end()
-        if raised is not None:  # `access` says nothing but that it failed
+        if raised is not None:  # fxpress reports a failed `access` as EACCES
             assert raised.errno in (error, errno.EACCES), raised
             assert ".fxpress-tmp" not in str(raised), raised
         return raised is not None
 
 
 def main() -> None:
-    """Arguments: the library, a program, a folder, the scenario as JSON, every how many calls."""
+    """Arguments: the library, a program, a folder, the scenario as JSON, N: test each Nth call."""
     library, source, folder, scenario, step = sys.argv[1:]
     logging.disable(logging.WARNING)
     faults = ctypes.CDLL(library)
     faults.faults_trace.restype = ctypes.c_char_p
     about = json.loads(scenario)
     sweep = Sweep(faults, source, Path(folder), about)
-    sweep.count()  # everything is imported
+    sweep.count()  # the first save imports modules, which needs other system calls
     calls = sweep.count()
     counts: dict[str, int] = {}
     for mode in about["modes"]:

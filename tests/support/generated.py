@@ -1,6 +1,6 @@
-"""The examples of a generated test: the same in each run, or FXPRESS_EXAMPLES times as many others.
+"""Choose the examples of generated tests: fixed, or FXPRESS_EXAMPLES times as many, at random.
 
-A change must not fail a test because of an example that it has nothing to do with.
+With fixed examples, a test fails only because of a change, never because of a new example.
 """
 
 from __future__ import annotations

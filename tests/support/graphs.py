@@ -54,7 +54,7 @@ def counter(size: int) -> Callable[[Node], int]:
 def region_graph(
     *, autocast: bool = True, grad: bool = True
 ) -> tuple[GraphModule, dict[Node, int]]:
-    """Six operations, with switches around the middle; two nodes in each partition."""
+    """Seven operations, some without gradients or with autocast; two calls in each partition."""
     graph = Graph()
     value = graph.placeholder("x")
     value = graph.call_function(torch.relu, (value,))

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-# Any choice of one text of each pair gives the same `std::hash` of libstdc++.
+# Texts that consist of one member of each pair, in order, have equal `std::hash`es in libstdc++.
 _WORDS = """
     jIvUTlUyFByVWisZ/opEjCmvHlTREeOZV jPiWrRKTHOuifAdM/qEjMkSMahX16J54i
     HkgEbfpuLLgMgEvi/yATGwRqnnnOoTxbU uIYrNOqWnIHTaQrJ/PhvTncUd_WTSEz0w
@@ -22,8 +22,8 @@ _WORDS = """
 """
 PAIRS = [each.split("/") for each in _WORDS.split()]
 EQUAL_HASH = 2**61 - 1  # Python's hash of a multiple of it is 0
-MOST = 2.3  # times as long for a file of twice the size
-LEAST = 0.2  # second: what is faster at the largest size is fast enough
+MOST = 2.3  # the maximum factor of the time if the size of a file doubles
+LEAST = 0.2  # seconds; a file of the largest size that is read faster than this passes
 SIZES = [1 << 17, 1 << 19]  # bytes
 JSON = "JSON"  # the step into a text that is JSON
 Place = tuple[Any, ...]
@@ -101,9 +101,9 @@ def seconds(read: Callable[[], Any]) -> float:
 
 
 def growth(reader: Callable[[int], Callable[[], Any]]) -> float:
-    """How many times as long a file of twice the size takes; 0 where even large files are fast.
+    """Return by which factor the time grows if a file's size doubles; 0 if large files are fast.
 
-    `reader(size)` makes a file, and returns a function that reads it.
+    `reader(size)` creates a file, and returns a function that reads the file.
     """
     for size in SIZES:
         small, large = reader(size), reader(2 * size)

@@ -38,7 +38,7 @@ class Moment:
 
 
 class Key(str):
-    """A str that is hashed and compared by code, as dicts do."""
+    """A str whose `__hash__` and `__eq__`, which dicts call, run a test's code."""
 
     moment: Moment | None = None
 
@@ -54,7 +54,7 @@ class Key(str):
 
 
 class Meta(dict):  # type: ignore[type-arg]
-    """A meta whose copy is made by code."""
+    """A meta whose `copy` runs a test's code."""
 
     moment: Moment | None = None
 
@@ -100,7 +100,7 @@ def original() -> ExportedProgram:
 
 def exported() -> ExportedProgram:
     program = copy.deepcopy(original())
-    for node in program.graph.nodes:  # torch's copies share what metas hold
+    for node in program.graph.nodes:  # metas in torch's copy share values with the original
         shared = dict(node.meta)
         node.meta = {
             k: copy.copy(v) if isinstance(v, dict | list) else v for k, v in shared.items()
@@ -139,7 +139,7 @@ COMPONENTS: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
 
 
 def outcome(call: Callable[[Any], object], subject: Any) -> BaseException | None:
-    """The error of a call, which is never one of ours, nor the interpreter's."""
+    """Return the error of a call; assert that it is not an InternalError or a SystemError."""
     try:
         call(subject)
     except Exception as error:

@@ -21,7 +21,7 @@ from tests.support.links import Link, Network, NoDelayError, address_of, call, c
 _FOLDER = Path("/run/netns")
 _CLONE_NEWNET = 0x40000000
 _NO_RIGHT = "no right to make network namespaces, or no iproute2"
-# A port that nobody listens at refuses at once, after the time that a packet takes there and back.
+# A port without a listener refuses the connection after the time of one round trip.
 _CONNECT = """
 import errno, socket, sys, time
 def seconds():
@@ -34,13 +34,13 @@ print(min(seconds() for _ in range(5)))
 
 
 class Hosts:
-    """Namespaces, one for each host and one for what connects them.
+    """Network namespaces: one for each host, and one for the device that connects the hosts.
 
     Args:
-        links: of each host.
+        links: the link of each host.
 
     Attributes:
-        names: of the namespaces of the hosts.
+        names: the names of the hosts' namespaces.
     """
 
     def __init__(self, links: list[Link]) -> None:
@@ -94,7 +94,7 @@ def enter(namespace: str) -> None:
 
 @contextmanager
 def hosts(links: list[Link]) -> Iterator[Hosts]:
-    """Return a block with hosts; the test is skipped where they cannot be made."""
+    """Create hosts for a block; skip the test if this machine cannot create them."""
     if os.geteuid() or shutil.which("ip") is None:
         pytest.skip(_NO_RIGHT)
     try:

@@ -1,4 +1,4 @@
-"""How long an interrupt waits for its answer."""
+"""Measure the time from an interrupt to its KeyboardInterrupt."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ ATTEMPTS = 5
 def answer_time(
     work: Callable[[], object], after: float, clock: Callable[[], float] = time.perf_counter
 ) -> float:
-    """Seconds from a SIGINT, sent `after` seconds into `work`, to the KeyboardInterrupt: the best
-    of several attempts, since what else the machine does can only make an answer later."""
+    """Return the least seconds, in several attempts, from a SIGINT to the KeyboardInterrupt in
+    `work`. The SIGINT is sent `after` seconds into `work`. Other processes only add delays."""
     return min(one_answer(work, after, clock) for _ in range(ATTEMPTS))
 
 
@@ -26,9 +26,9 @@ def one_answer(work: Callable[[], object], after: float, clock: Callable[[], flo
         sent.append(clock())
         signal.raise_signal(signal.SIGINT)
 
-    # One that comes while a callback of the garbage collector runs (Hypothesis has one) is lost.
+    # An interrupt during a callback of the garbage collector is lost; Hypothesis has a callback.
     timers = [threading.Timer(after + 2 * i, interrupt) for i in range(5)]
-    # Processes that tests are spread over may ignore it.
+    # The worker processes of pytest-xdist may ignore SIGINT.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     for timer in timers:
         timer.start()

@@ -1,7 +1,7 @@
-"""Run a program in which a rank is killed at a place, once: killed_once.py PROGRAM RANK PLACE N.
+"""Run a program, and kill its process of one rank once: killed_once.py PROGRAM RANK PLACE N.
 
-A place is "step" (the Nth step), "write" (the files of the Nth checkpoint are written, but not in
-their places) or "finish" (as write, on the rank that completes the checkpoint: before its index).
+PLACE is "step" (before the Nth step), "write" (after the rank has written the files of the Nth
+checkpoint under temporary names) or "finish" (before the coordinator, RANK, renames these files).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MARK = Path("killed")
 
 
 def dying(function: Callable[..., Any], last: int, *, after: bool) -> Callable[..., Any]:
-    """Return the function, which kills this process in its call of a number, from 1."""
+    """Wrap a function: its call number `last` kills this process, before or after the real call."""
     count = 0
 
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -39,7 +39,7 @@ def dying(function: Callable[..., Any], last: int, *, after: bool) -> Callable[.
 
 
 def prepare(place: str, last: int) -> None:
-    """Let this process die."""
+    """Patch the function at a place, so that it kills this process."""
     if place == "step":
         build = pipeline.build_schedule
 

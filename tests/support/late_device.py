@@ -1,7 +1,7 @@
-"""A device in place of a GPU: its streams do their work late, or at once, as a seed decides.
+"""Simulate a GPU with streams that do their work late or at once, as a seed decides.
 
-What is copied before it may be, and buffers that are used again too early, leave wrong bytes. Its
-memory is memory of the host; tensors on it are told by their storages.
+If a tensor is read, or a buffer is used again, before the stream's work is done, bytes are wrong.
+The memory of the device is host memory; a list of addresses states which storages it has.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Work = Callable[[], object]
 
 
 class Device:
-    """Streams and memory. `chance` is how often work is done that nobody waits for."""
+    """Streams and memory. `chance`: how probably work runs before anything waits for the work."""
 
     def __init__(self, seed: int, chance: float) -> None:
         self._random = random.Random(seed)
@@ -46,7 +46,7 @@ class Device:
         return made
 
     def own(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Says that a tensor is on the device."""
+        """Register the storage of a tensor as memory of the device."""
         start = tensor.untyped_storage().data_ptr()
         self._memory.append((start, start + tensor.untyped_storage().nbytes()))
         return tensor
@@ -145,10 +145,10 @@ class _Torch:
 
 @contextmanager
 def late_device(seed: int, chance: float, piece: int) -> Iterator[Device]:
-    """Such a device, in the place of all others.
+    """Simulate a device in a block, in place of all other devices.
 
     Args:
-        chance: 0: work is done when somebody waits for it; near to 1: at once.
+        chance: 0: work runs only when something waits for it; almost 1: work runs at once.
         piece: bytes of a pinned buffer.
     """
     device = Device(seed, chance)

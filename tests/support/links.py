@@ -15,11 +15,11 @@ TUN = Path("/dev/net/tun")
 
 @dataclass(frozen=True)
 class Link:
-    """What becomes of the packets that a host sends.
+    """The delay and the loss of the packets that a host sends.
 
     Attributes:
-        delay: seconds until they arrive.
-        loss: the part of them that does not arrive.
+        delay: the seconds until a packet arrives.
+        loss: the fraction of the packets that do not arrive.
     """
 
     delay: float = 0.0
@@ -34,7 +34,7 @@ class NoDelayError(OSError):
 
 
 class Network(Protocol):
-    """The links of hosts. When it is made, each host has a device eth0, which is down."""
+    """The links of hosts. A new network has a device eth0 for each host; the device is down."""
 
     def cut(self, number: int) -> None:
         """Lose all packets from and to a host from now on."""
@@ -52,7 +52,7 @@ class Bridge:
     Args:
         middle: the namespace of the bridge.
         hosts: the namespaces of the hosts.
-        links: of each host.
+        links: the link of each host.
     """
 
     def __init__(self, middle: str, hosts: list[str], links: list[Link]) -> None:
@@ -88,7 +88,7 @@ class Relayed:
     Args:
         middle: the namespace of the process.
         hosts: the namespaces of the hosts.
-        links: of each host.
+        links: the link of each host.
     """
 
     def __init__(self, middle: str, hosts: list[str], links: list[Link]) -> None:
@@ -140,11 +140,11 @@ class Relayed:
 
 
 def connected(middle: str, hosts: list[str], links: list[Link]) -> Network:
-    """Return the links of hosts, whose namespaces are there.
+    """Connect the namespaces of hosts, which must exist.
 
     Raises:
-        NoDelayError: there is something to delay or to lose, and neither netem nor TUN devices.
-        OSError: the system refuses it.
+        NoDelayError: a link has delay or loss, and the machine has neither netem nor TUN devices.
+        OSError: a command fails.
     """
     if not any(link != Link() for link in links) or _has_netem(middle):
         return Bridge(middle, hosts, links)
@@ -167,10 +167,10 @@ def address_of(number: int) -> str:
 
 
 def call(*command: str) -> str:
-    """Return what a program writes.
+    """Run a command, and return its output.
 
     Raises:
-        OSError: it fails.
+        OSError: the command fails.
     """
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:

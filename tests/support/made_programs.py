@@ -1,4 +1,4 @@
-"""Programs that are put together from nodes, not traced: of any shape and any size."""
+"""Build programs of any shape and size from nodes, without a trace."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class Maker:
     """Makes a program of operators on float tensors.
 
     Args:
-        parameters: the number of elements of each.
-        inputs: the number of elements of each.
+        parameters: the number of elements of each parameter.
+        inputs: the number of elements of each input.
     """
 
     def __init__(self, parameters: list[int], inputs: list[int]) -> None:

@@ -13,13 +13,13 @@ from fxpress import _native
 
 
 def collect_all() -> None:
-    """Until nothing is left: one collection frees what C++ holds, the next what only that held."""
+    """Collect until nothing is freed: objects that C++ held may be freed one collection later."""
     while gc.collect():
         pass
 
 
 def forget_sources() -> None:
-    """torch keeps the text of every source that it compiles, for tracebacks."""
+    """Clear the sources that torch keeps for tracebacks, and collect garbage."""
     torch.fx.graph_module._loader.eval_cache.clear()
     linecache.clearcache()
     collect_all()
@@ -31,7 +31,7 @@ def live(kinds: tuple[type, ...]) -> int:
 
 
 def check_no_object_leaks(case: Callable[[], None]) -> None:
-    """Calls of a case leave no more objects than the first ones."""
+    """Assert that further calls of a case do not leave further objects."""
     kinds = (torch.fx.Node, torch.fx.Graph, torch.nn.Module, torch.Tensor, tuple, dict, type)
     for _ in range(3):
         case()
@@ -42,7 +42,7 @@ def check_no_object_leaks(case: Callable[[], None]) -> None:
 
 
 def check_collector_is_as_it_was(case: Callable[[], None]) -> None:
-    """A case leaves the collector on where it is on, and off where it is off."""
+    """Assert that a case leaves the garbage collector enabled or disabled, as it was before."""
     for enabled in (True, False):
         previous = gc.isenabled()
         try:
@@ -58,12 +58,12 @@ def check_no_blocks_leak(
     call: Callable[[], object],
     calls: int = 50,
     *,
-    kept: float = 0.9,  # a leak of one for each call, less what a cache releases
+    kept: float = 0.9,  # about one block for each call; a cache may release some
     collect: Callable[[], object] = collect_all,
 ) -> None:
-    """Fail if each of several rounds of calls leaves `kept` blocks of Python's memory or more
-    for every call. The first round warms caches up; those of Python's, torch's and pytest's grow
-    now and then in a later one too, but a leak is there in each of them."""
+    """Fail if each of several rounds of calls leaves at least `kept` blocks of Python's memory for
+    each call. An extra round first fills caches. Some caches also grow in later rounds, but a leak
+    occurs in all rounds."""
 
     def left() -> float:
         collect()

@@ -8,8 +8,7 @@ _GRAPH_ID = re.compile(rb'(\\"graph_id\\": )(\d+)')
 
 
 def with_numbered_graphs(text: bytes) -> bytes:
-    """Ids of graphs in the order of their appearance, as a stated rule has them: torch writes
-    addresses."""
+    """Replace torch's ids of graphs, which are addresses, by numbers in order of appearance."""
     numbers: dict[bytes, int] = {}
 
     def number(match: re.Match[bytes]) -> bytes:

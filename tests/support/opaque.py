@@ -1,4 +1,4 @@
-"""Values of a class that torch knows by name alone."""
+"""Create an opaque value: torch knows only the name of its class."""
 
 from __future__ import annotations
 

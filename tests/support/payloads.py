@@ -12,8 +12,8 @@ from tests.support.sentinel import MODULE
 SINGLE = f"__import__('{MODULE}').hit()"
 DOUBLE = f'__import__("{MODULE}").hit()'
 
-# A text of a file -> what somebody puts in its place. Each is code where the text is written into
-# source of another kind: an expression, a name, a literal in quotes, a comment, a line of its own.
+# Functions from a text in a file to a text with a payload. Each payload becomes code if the text is
+# written to one context in source code: an expression, a name, a string, a comment, a line.
 SHAPES: dict[str, Callable[[str], str]] = {
     "expression": lambda _: SINGLE,
     "argument": lambda text: f"{text}, _={SINGLE}",
@@ -46,7 +46,7 @@ SHAPES: dict[str, Callable[[str], str]] = {
     "class of a module": lambda _: f"{MODULE}:Hit",
 }
 
-# Whose keys are names of the program, not fields of the schema.
+# The labels of dicts with names of the program as keys, not fields of the schema.
 _MAPS = re.compile(
     r"\.(tensor_values|sym_int_values|sym_bool_values|sym_float_values|custom_obj_values"
     r"|opset_version|range_constraints|treespec_namedtuple_fields|as_string_to_argument|config)$"
@@ -62,10 +62,10 @@ class Slot(NamedTuple):
 
 
 def rewrite(value: Any, change: Callable[[Slot], str], label: str = "") -> Any:
-    """A copy of a JSON value with another text for every string of it.
+    """Return a copy of a JSON value, with each string replaced by `change`.
 
-    Strings are values, keys, those in a text that is JSON itself, and the names in a text of
-    several; each of these goes through `change` in the same order.
+    Strings are values, keys, strings within a text that is JSON, and names within a text of several
+    names. `change` is always called in the same order.
     """
     if isinstance(value, list):
         return [rewrite(item, change, f"{label}[]") for item in value]
@@ -124,7 +124,7 @@ def with_payload(value: Any, chosen: Sequence[int], shape: Callable[[str], str])
 
 
 def groups(value: Any, of_each: int) -> dict[str, list[int]]:
-    """Positions of slots to give one payload: some of each label, and all with the same text."""
+    """Return groups of positions: single slots, `of_each` for a label, and all slots of a text."""
     by_label: dict[str, list[int]] = {}
     by_text: dict[str, list[int]] = {}
     for position, slot in enumerate(slots(value)):

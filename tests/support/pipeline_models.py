@@ -23,9 +23,9 @@ class Case:
     """A model with inputs.
 
     Attributes:
-        model: makes it.
-        inputs: of a batch of some size, by name.
-        loss: of the results and a target of tokens.
+        model: creates the model.
+        inputs: returns the inputs for a batch of some size, by name.
+        loss: computes the loss from the results and a target of tokens.
         needs: a module that registers the classes of the results.
         training: whether it is exported in training mode.
         keywords: the names of the inputs that are given as keyword arguments.
@@ -39,7 +39,7 @@ class Case:
     keywords: tuple[str, ...] = ()
 
     def prepare(self) -> None:
-        """Let this process know the classes of the results."""
+        """Import the module that registers the classes of the results."""
         importlib.import_module(self.needs)
 
     def split(self, inputs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -99,7 +99,7 @@ class Experts(nn.Module):
 
 
 class Mixture(nn.Module):
-    """A small mixture of experts: its choice of experts is made in stages before its use."""
+    """A small mixture of experts; a stage may choose the experts that a later stage runs."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -132,7 +132,7 @@ class Several(nn.Module):
         for number, layer in enumerate(self.layers):
             x = self.drop(layer(x.transpose(1, 2).transpose(1, 2)).tanh())
             if number == 3:
-                x = x.transpose(0, 1)  # passes in another order than that of memory
+                x = x.transpose(0, 1)  # not contiguous when it passes to the next stage
             if number == 5:
                 x = x.transpose(0, 1)
         x = torch.where(wanted[..., None], x + shift[..., None], x) + first

@@ -14,7 +14,7 @@ from fxpress import pipeline
 from tests.support.pipeline_models import CASES
 from tests.support.pipelines import optimizer_of
 
-PARTS = 8  # microbatches: DualPipeV takes as many as there are stages at least
+PARTS = 8  # microbatches; DualPipeV needs at least one for each stage
 _OF_A_RANK = {"GPipe": 1, "1F1B": 1}
 SCHEDULES = (
     *("GPipe", "1F1B", "Interleaved1F1B", "LoopedBFS", "InterleavedZeroBubble", "ZBVZeroBubble"),
@@ -23,7 +23,7 @@ SCHEDULES = (
 
 
 def stages_of(schedule: str, size: int) -> int:
-    """Return the number of stages that a schedule is tested with on some ranks."""
+    """Return the number of stages with which a schedule is tested on `size` ranks."""
     return size * _OF_A_RANK.get(schedule, 2)
 
 
@@ -46,10 +46,10 @@ def whole(name: str, program: ExportedProgram, steps: int, every: int = 1) -> di
     """Run the unsplit program, microbatch by microbatch.
 
     Args:
-        name: of the case.
-        program: of it.
-        steps: of training.
-        every: after how many of them the optimizer steps.
+        name: the name of the case.
+        program: the program of the case.
+        steps: the number of training steps.
+        every: the number of training steps for each step of the optimizer.
     """
     case, module = CASES[name], program.module()
     inputs, _ = case.batches(1)[0]

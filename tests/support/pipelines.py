@@ -28,7 +28,7 @@ class Block(nn.Module):
 
 
 class Tied(nn.Module):
-    """A transformer whose first and last weights are one, and which uses its inputs at the end."""
+    """A transformer with tied embedding and head, which uses its inputs again at the end."""
 
     def __init__(self, layers: int = 4) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ def loss_of(logits: Tensor, target: Tensor) -> Tensor:
 
 
 def optimizer_of(parameters: Any) -> torch.optim.Optimizer:
-    """Return an optimizer with a state, which does not blow up gradients that are only rounding."""
+    """Return an optimizer with state. Unlike Adam, it does not scale up tiny rounding errors."""
     return torch.optim.SGD(parameters, lr=0.01, momentum=0.9)
 
 

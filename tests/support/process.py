@@ -1,4 +1,4 @@
-"""Counts of the system for this process."""
+"""Measure the memory of this process, and the bytes that it reads."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def bytes_read() -> int:
-    """Return the bytes that this process has read by calls of the system, from the cache too."""
+    """Return the bytes that this process has read by system calls, also from the page cache."""
     for line in Path("/proc/self/io").read_text().splitlines():
         if line.startswith("rchar:"):
             return int(line.split()[1])
@@ -27,7 +27,7 @@ def peak_of_memory() -> Iterator[Peak]:
     """Measure the peak of this process's memory during a block."""
     peak = Peak()
     gc.collect()
-    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak
     before = _status("VmRSS")
     yield peak
     peak.bytes = _status("VmHWM") - before

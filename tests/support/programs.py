@@ -28,7 +28,7 @@ class Side:
     """Numbers of objects in one program: an object gets the number of its first position."""
 
     numbers: dict[str, dict[Any, int]] = field(default_factory=dict)
-    kept: list[Any] = field(default_factory=list)  # identities stay theirs
+    kept: list[Any] = field(default_factory=list)  # keeps objects alive: ids stay unique
     first_seq_nr: int | None = None
 
     def number(self, kind: str, key: Any, value: Any = None) -> int:
@@ -78,7 +78,7 @@ class Side:
         return facts
 
     def described(self, value: Any) -> Any:
-        """Terms that compare with ==."""
+        """Return a description of a value; == compares descriptions."""
         if isinstance(value, torch.Tensor):
             return self.tensor(value)
         if isinstance(value, SYMBOLS):
@@ -97,7 +97,7 @@ class Side:
             return _COUNTED.sub(lambda m: f"<file {self.number('files', m[0])}>", value)
         if isinstance(value, Node):
             return "%", value.name
-        if isinstance(value, torch._ops.OpOverload):  # torch copies it with other meta
+        if isinstance(value, torch._ops.OpOverload):  # torch copies operators in meta
             known = getattr(value.overloadpacket, value._overloadname)
             return "operator", str(value), known is value, type(value)
         if isinstance(value, torch._ops.HigherOrderOperator):
@@ -184,11 +184,11 @@ def assert_same_graph(ours: Graph, theirs: Graph, mine: Side, other: Side) -> No
 def assert_same_module(
     ours: GraphModule, theirs: GraphModule, mine: Side, other: Side, *, stale: bool | None = False
 ) -> None:
-    """Graphs, code, attributes and classes, all the way down.
+    """Assert equal graphs, code, attributes and classes, of modules and all their submodules.
 
     Args:
-        stale: torch has not recompiled its module after its last edit of the graph; ours has the
-            code that torch's has after `recompile`. None: it may be so.
+        stale: torch has not recompiled its module after its last edit of the graph; fxpress's has
+            the code that torch's has after `recompile`. None: either is accepted.
     """
     is_stale = theirs.code != theirs.graph.python_code("self").src
     assert stale is None or stale == is_stale, "stale"
@@ -226,7 +226,7 @@ def assert_same_module(
 
 
 def assert_same_values(ours: Any, theirs: Any, at: str) -> None:
-    """The same objects, or equal tensors."""
+    """Assert that types are equal, and that tensors are equal."""
     assert type(ours) is type(theirs), at
     if isinstance(theirs, torch.Tensor) and not isinstance(theirs, FakeTensor):
         assert ours.requires_grad == theirs.requires_grad, at
@@ -275,7 +275,7 @@ def exported_by_us(*args: Any, **options: Any) -> ExportedProgram:
 
 
 def _without_addresses(error: Exception) -> Any:
-    """Return the text of an error; functions that torch rebuilds have other addresses."""
+    """Return the text of an error; omit addresses: torch may rebuild functions elsewhere."""
     return re.sub("0x[0-9a-f]+", "0x", Side().described(str(error)))
 
 
@@ -289,12 +289,12 @@ def assert_exports_as_torch(
     way: Callable[..., Any] = export,
     **options: Any,
 ) -> ExportedProgram | None:
-    """Both export the same, or fail in the same way. Returns ours.
+    """Assert that both export equal programs, or fail in the same way; return fxpress's program.
 
     Args:
-        runs: the programs are run, too, and give the same.
-        stale: torch's program has code of an older graph.
-        way: exports a module.
+        runs: also run the programs, and compare the results.
+        stale: torch's program has the code of an older graph.
+        way: the function that exports.
     """
 
     def once() -> Any:

@@ -1,4 +1,4 @@
-"""Processes of torch.distributed on this machine, all of which have ended when a test has.
+"""Run processes of torch.distributed on this machine; all of them end with the test.
 
 The processes are forks of a server that has imported torch, so that they start in little time.
 """
@@ -25,7 +25,7 @@ from torch import distributed
 from tests.support.hosts import Hosts, enter
 from tests.support.links import address_of
 
-_PORT = 29500  # of the store, on a separate host
+_PORT = 29500  # the port of the store if ranks run on separate hosts
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(
     ["fxpress.pipeline", "fxpress.checkpoint", "torch.distributed.fsdp", __name__]
@@ -38,11 +38,11 @@ class RankError(AssertionError):
 
 @dataclass
 class _Outcome:
-    """What has become of a rank.
+    """The outcome of a rank.
 
     Attributes:
-        value: what its function has returned; the text of its exception; None if it was killed.
-        fault: what went wrong, for who reads why a test has failed; "" if nothing.
+        value: the result of its function; the text of its exception; None if it was killed.
+        fault: the error, as text for the report of a failed test; "" if there is no error.
     """
 
     value: Any = None
@@ -51,15 +51,15 @@ class _Outcome:
 
 @dataclass
 class _Place:
-    """Where a rank runs, and meets the others.
+    """Where a rank runs, and how it connects to the other ranks.
 
     Attributes:
-        rank: its number.
+        rank: the number of the rank.
         size: the number of ranks.
-        folder: where it leaves what it has returned.
-        address: of the store.
-        port: of the store.
-        host: the namespace that it runs in; "": that of the test.
+        folder: the folder in which the rank writes its outcome.
+        address: the address of the store.
+        port: the port of the store.
+        host: the network namespace of the rank; "": the test's namespace.
         collective: the timeout of torch's collectives, in seconds.
     """
 
@@ -73,10 +73,10 @@ class _Place:
 
 
 class Ranks:
-    """Processes that run.
+    """The processes of ranks.
 
     Attributes:
-        processes: by rank.
+        processes: the process of each rank.
     """
 
     def __init__(
@@ -108,9 +108,7 @@ class Ranks:
             each.start()
 
     def results(self, timeout: float) -> list[Any]:
-        """Return what each rank has returned.
-
-        It is None of a rank that was killed, and the text of the exception of one that raised one.
+        """Return the result of each rank, the text of its exception, or None if it was killed.
 
         Raises:
             RankError: a rank still runs after `timeout` seconds.
@@ -138,7 +136,7 @@ class Ranks:
         return outcome
 
     def is_left(self) -> list[bool]:
-        """Return whether a process of each rank's session is still there: it or its children."""
+        """Return for each rank whether its process, or a child process, still exists."""
         return [_has_processes(each.pid) for each in self.processes]
 
     def end(self) -> None:
@@ -159,11 +157,11 @@ def ranks(
     """Return a block in which `function(*args)` runs on all ranks.
 
     Args:
-        size: how many.
+        size: the number of ranks.
         function: a function of a module.
         args: its arguments, which can be pickled.
         collective: the timeout of torch's collectives, in seconds.
-        hosts: one for each rank; None: they run on this one.
+        hosts: a host for each rank; None: all ranks run on this host.
     """
     with tempfile.TemporaryDirectory(prefix="fxpress-ranks-") as name:
         made = Ranks(size, function, *args, folder=Path(name), collective=collective, hosts=hosts)
@@ -184,7 +182,7 @@ def run_ranks(
     """Return what `function(*args)` has returned on each rank, see `ranks`.
 
     Args:
-        size: how many.
+        size: the number of ranks.
         function: a function of a module.
         args: its arguments, which can be pickled.
         timeout: seconds after which processes are killed, and the test fails.
@@ -227,7 +225,7 @@ def _run(place: _Place, function: Callable[..., Any], *args: Any) -> None:
         outcome = _Outcome(f"{type(error).__name__}: {error}", fault)
     (place.folder / f"{place.rank}.new").write_bytes(pickle.dumps(outcome))
     (place.folder / f"{place.rank}.new").rename(place.folder / f"{place.rank}")
-    while keeps_store and not (place.folder / "over").exists():  # others look for a cause in it
+    while keeps_store and not (place.folder / "over").exists():  # others search it for errors
         time.sleep(0.05)
     if not outcome.fault:
         distributed.destroy_process_group()

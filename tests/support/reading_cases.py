@@ -1,4 +1,4 @@
-"""Small programs, and files of them that were edited."""
+"""Small programs, and functions that edit their files."""
 
 from __future__ import annotations
 

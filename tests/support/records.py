@@ -1,4 +1,4 @@
-"""The records of an archive as a dict, and back: the same bytes each time."""
+"""Convert an archive to a dict of records, and back; equal dicts give equal bytes."""
 
 from __future__ import annotations
 

@@ -2,19 +2,19 @@
 
     python -m tests.support.relay ADDRESS:DELAY:LOSS ...
 
-For each argument, it makes a TUN device in its own network namespace: port0, port1 and so on. Who
-has started it moves them into the namespaces of the hosts, and gives them the addresses. The relay
-keeps their descriptors, from which it reads what the hosts send. Of the packets of a host, it loses
-the part LOSS, and hands the others to the device of the address that they go to, DELAY seconds
-later. It does not look into a packet further than its addresses: checksums, sizes and what is sent
-anew are the kernel's. It draws from one generator that begins with the same state each time.
+For each argument, the relay creates a TUN device in its network namespace: port0, port1 and so on.
+The process that has started the relay moves each device into the namespace of a host, and assigns
+ADDRESS to it. The relay reads the packets that hosts send from the devices. It drops the fraction
+LOSS of a host's packets, and writes the others, DELAY seconds later, to the device with the address
+of the receiver. It uses only the addresses in a packet: the kernel handles checksums, sizes and
+retransmissions. Its random numbers are the same in each run.
 
-It reads requests, and writes a line when each is done:
+It answers each request with a line: the number of packets that it has dropped by chance.
 
-    cut NUMBER     from now on, it loses all packets from and to the host
-    lost           the line is how many packets it has lost by chance
+    cut NUMBER     from now on, drop all packets from and to the host
+    lost           only answer
 
-It also writes a line when the devices are there. When its input ends, it ends, and its devices go.
+It also writes a line when the devices exist. When its input ends, it ends and removes its devices.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ class Port:
     """The device of a host.
 
     Args:
-        number: of the host.
-        address: of the host.
-        delay: seconds until what it sends arrives.
-        loss: the part of what it sends that does not arrive.
+        number: the number of the host.
+        address: the address of the host.
+        delay: the seconds until a packet from the host arrives.
+        loss: the fraction of the host's packets that do not arrive.
     """
 
     def __init__(self, number: int, address: str, delay: float, loss: float) -> None:
@@ -89,7 +89,7 @@ class Relay:
         """Read a packet that a host has sent."""
         packet = os.read(sender.descriptor, _LONGEST)
         if len(packet) < _IP_HEADER or packet[0] >> 4 != _IP_VERSION:
-            return  # a host also looks for routers of IPv6
+            return  # hosts also send IPv6 packets, to find routers
         receiver = self._by_address.get(packet[_IP_SOURCE_END:_IP_HEADER])
         if receiver is None or sender.is_cut or receiver.is_cut:
             return
@@ -103,7 +103,7 @@ class Relay:
         """Write the packets that are due."""
         while self._due and self._due[0][0] <= time.monotonic():
             _, _, receiver, packet = heapq.heappop(self._due)
-            # A host whose device is down or whose queue is full does not get it.
+            # The write fails if the receiver's device is down, or its queue is full.
             with suppress(OSError):
                 if not receiver.is_cut:
                     os.write(receiver.descriptor, packet)

@@ -19,9 +19,9 @@ def sampled(cases: Sequence[T], count: int, seed: int) -> list[T]:
 
 
 def turns(first: Sequence[Any], second: Sequence[Any], times: int = 1) -> list[tuple[Any, Any]]:
-    """Pairs in which both take turns, not every pair there is.
+    """Return some of the pairs of a member of `first` and a member of `second`.
 
-    Each member of the longer sequence occurs `times` times, each time with another of the shorter.
+    Each member of the longer sequence is in `times` pairs, with different members of the shorter.
     """
     if len(first) < len(second):
         return [(a, b) for b, a in turns(second, first, times)]

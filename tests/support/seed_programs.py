@@ -26,7 +26,7 @@ _library = torch.library.Library("fxpress_seeds", "FRAGMENT")
 
 
 def register() -> None:
-    """The classes and operators that the files name, as every user of the files registers them."""
+    """Register the classes and operators that the files name, as each user of a file has to do."""
     if hasattr(torch.ops.fxpress_seeds, "label"):
         return
     torch.utils._pytree._register_namedtuple(

@@ -1,4 +1,4 @@
-"""Notices when a text out of a file becomes code: a payload names a module that nobody has."""
+"""Detect that a text in a file becomes code: payloads import a module that does not exist."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 
 MODULE = "fxpress_payload"  # what a payload imports
 _OUTSIDE = ("os.system", "os.exec", "os.posix_spawn", "subprocess.Popen", "ctypes.dlopen")
-_heard: list[str] | None = None  # while somebody listens
+_heard: list[str] | None = None  # the effects of payloads in the open block of `listening`
 _is_installed = False
 
 
 def _is_in(code: types.CodeType) -> bool:
-    """Whether a payload is among the instructions of some code, beyond its constants."""
+    """Return whether some code contains a payload as instructions, not only as a constant."""
     if MODULE in code.co_consts and "__import__" in code.co_names:
         return True
     return any(isinstance(each, types.CodeType) and _is_in(each) for each in code.co_consts)
@@ -39,7 +39,7 @@ def listening() -> Iterator[list[str]]:
     """A block that lists the effects of payloads; only one block may be open."""
     global _heard, _is_installed
     if not _is_installed:
-        sys.addaudithook(_hook)  # it stays for good, as Python has it
+        sys.addaudithook(_hook)  # Python cannot remove a hook
         _is_installed = True
     _heard = heard = []
     try:

@@ -27,15 +27,15 @@ def first_difference(ours: bytes, theirs: bytes) -> str:
 
 
 def assert_serializes_as_torch(program: ExportedProgram, **options: Any) -> Any:
-    """The same bytes in all four parts, from a program that stays as it is; ours is returned.
+    """Assert equal bytes in all four parts, and an unchanged program; return fxpress's result.
 
-    Where torch fails, ours has to raise an exception of the same type, which is returned.
+    If torch fails, fxpress must raise an exception of the same type, which is returned.
     """
     before = snapshot(program)
     try:
         theirs = torch_serialize.serialize(program, **options)
     except Exception as error:
-        if not program.graph_signature.output_specs:  # Z-106: torch takes no empty list apart
+        if not program.graph_signature.output_specs:  # Z-106: torch fails without outputs
             ours = serialize(program, **options)
             assert_untouched(program, before)
             return ours
@@ -84,7 +84,7 @@ def assert_canonical_as_torch(text: bytes, constants: set[str]) -> Any:
     ours = canonicalize(stored, constants)
     assert torch_serialize._to_json_bytes(stored) == text, "canonicalize changed its input"
     if not stored.graph_module.graph.outputs:
-        return ours  # Z-156: torch takes no empty list apart
+        return ours  # Z-156: torch fails without outputs
     theirs = torch_serialize.canonicalize(stored, constants)
     assert typed(ours) == typed(theirs) or b'"NaN"' in text, "not equal"  # NaN is unequal to itself
     bytes_of = torch_serialize._to_json_bytes

@@ -1,4 +1,4 @@
-"""Programs that compute the same in other words."""
+"""Rewrite a program with another order and other names; it computes the same."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch.export import ExportedProgram
 
 
 def shuffled(program: ExportedProgram, seed: int) -> ExportedProgram:
-    """Return a graph with its nodes in another valid order, with other names, without meta."""
+    """Return a copy with another valid order and other names of nodes, and only `val` in metas."""
     program = copy.deepcopy(program)
     graph, chance = program.graph, random.Random(seed)
     nodes = [n for n in graph.nodes if n.op == "call_function"]

@@ -25,8 +25,7 @@ def consecutive(graph: Graph, size: int) -> dict[Node, int]:
 
 
 def levels(graph: Graph, parts: int, seed: int) -> dict[Node, int]:
-    """A random partition without cycles: no node is in a lower partition than its inputs, and
-    independent branches land in different ones."""
+    """Return a random partition without cycles: no node is in a lower partition than its inputs."""
     rng = random.Random(seed)
     result: dict[Node, int] = {}
     for node in graph.nodes:
@@ -57,10 +56,10 @@ def outcome(split: Callable[[], GraphModule]) -> GraphModule | type[BaseExceptio
 def assert_split_as_torch(
     module: GraphModule, callback: Callable[[Node], Any], *, code: bool = True, **options: Any
 ) -> GraphModule | None:
-    """Split with both and compare everything; the same exception type counts as the same.
+    """Assert that torch's and fxpress's splits are equal, or raise exceptions of one type.
 
-    `code=False` is for graphs whose source no Python compiles: torch splits with its lazy flag.
-    Under a torch without parity, only ours is run and its graphs are checked.
+    `code=False`: Python cannot compile the code of the graph, so torch splits with its lazy flag.
+    With an older torch (`PARITY`), only fxpress splits, and the graphs are checked.
     """
     if not PARITY:
         alone = outcome(partial(split_module, module, None, callback, **options))

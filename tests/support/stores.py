@@ -23,7 +23,7 @@ class Store(AbstractFileSystem):
         asked: the number of requests for sizes.
         answer: given a path, the bytes of a range and the number of the request, returns the bytes
             that the store gives.
-        size: given a path and the size, returns what the store says.
+        size: given a path and the size, returns the size that the store reports.
     """
 
     protocol = SCHEME

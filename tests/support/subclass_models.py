@@ -10,9 +10,9 @@ from torch.nn import functional
 
 
 class Scaled(torch.Tensor):
-    """Values and a scale, as quantization has them; the values may be such a pair again.
+    """A quantized tensor: values and a scale; the values may be a `Scaled` again.
 
-    A linear layer takes it apart, which export sees: with it nodes stand ahead of all modules.
+    A linear layer converts it to a plain tensor, so exported graphs have nodes before all modules.
     """
 
     codes: Tensor

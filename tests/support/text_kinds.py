@@ -1,4 +1,4 @@
-"""The types of texts that a program has in a file, without names and numbers."""
+"""Find the types of the texts in a program's file: texts without their names and numbers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ANYTHING = (
     "stack_trace",
     "from_node",
     "custom",
-)  # rules, and keys of metadata
+)  # rules, and keys of metadata, with texts of any type
 _WORD = re.compile(r"[^\W\d]\w*")
 _TOKEN = re.compile(r"\w+\(|\.[^\W\d]\w*|[^\W\d]\w*|\d+(?:\.\d+)?|'[^']*'|[^\w\s]")
 

@@ -25,7 +25,7 @@ class Block(nn.Module):
 
 
 class Tower(nn.Module):
-    """Two blocks, the first of them called twice with a node of the root's between, and a head."""
+    """Two blocks and a head. After a node of the root, the first block is called again."""
 
     def __init__(self) -> None:
         super().__init__()

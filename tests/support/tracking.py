@@ -18,7 +18,7 @@ from torch.utils.hooks import RemovableHandle
 import fxpress
 from tests.support.captured import facts
 
-# Guards that we have and torch has not: on ways of calling, and on hooks for all modules.
+# The guards that fxpress adds to torch's: on the methods that a call looks up, and on global hooks.
 _LOOKED_UP = re.compile(r"\['(__call__|_call_impl|forward)'\]$")
 
 
@@ -86,7 +86,7 @@ class Observed:
         return nodes
 
     def _value(self, value: Any) -> Any:
-        """Sizes, and which values share a storage."""
+        """Describe a value by its facts, and by the number of its storage."""
         if isinstance(value, (list, tuple)):
             return [self._value(each) for each in value]
         if isinstance(value, torch.nn.Module):
@@ -98,7 +98,7 @@ class Observed:
         return facts(value), value._version, number, str(storage.nbytes())
 
     def _numbered(self, text: str) -> str:
-        """Addresses as numbers in the order in which they are met."""
+        """Replace addresses by numbers, in order of first occurrence."""
         number = lambda found: self._ids.setdefault(found[0], f"#{len(self._ids)}")  # noqa: E731
         return re.sub(r"\d{9,}", number, text)
 
@@ -136,7 +136,7 @@ class Tracer:
         )(function)
 
     def keep(self, made: Any) -> Any:
-        """The modules' addresses distinguish graphs of several modules."""
+        """Keep a module alive, because its address identifies it in recorded graphs; return it."""
         self._kept.append(made)
         return made
 
@@ -150,7 +150,7 @@ class Tracer:
         return compiled
 
     def export(self, function: Any, *args: Any, **options: Any) -> None:
-        """Legacy export with modules that the graph holds."""
+        """Export with the legacy function, which adds the called modules to the graph."""
         with torch._dynamo.config.patch(install_free_tensors_for_export=False):
             exported = torch._dynamo.export(function, **options)(*args)
         self.seen.graphs.append(self.seen.graph(self.keep(exported.graph_module)))
@@ -162,7 +162,7 @@ class Tracer:
     def attempt(self, call: Callable[[], Any]) -> None:
         try:
             self.log(call())
-        except Exception as error:  # what is compared is its kind
+        except Exception as error:  # only the type of the error is compared
             self.log([type(error).__name__, _kind_of_break(error)])
 
 
@@ -206,7 +206,7 @@ def observed_with_ours(program: Program) -> Observed:
 
 
 def _difference(mine: Observed, theirs: Observed) -> str:
-    """The first difference of two runs, of which one may be ours; nothing if there is none."""
+    """Return the first difference of two runs; "" if there is none."""
     if mine.error is not theirs.error:
         return f"{mine.message}\n\ntorch: {theirs.message}"
     for name in ("kind_of_break", "graphs", "values"):
@@ -224,11 +224,10 @@ def _difference(mine: Observed, theirs: Observed) -> str:
 
 
 def assert_same_traces(program: Program, *, afterwards: bool = False) -> Observed:
-    """Return ours, which is torch's.
+    """Assert that fxpress traces a program as torch does; return fxpress's record.
 
-    `afterwards`: torch traces the program again after us, and it is as before. This is also done
-    when there is a difference: a first run of a program may have other guards than the next, with
-    torch too.
+    `afterwards`: torch then traces the program once more, with the same result. This is also done
+    after a difference, because even with torch, the first run may have other guards than the next.
     """
     theirs = observed(program)
     ours = observed_with_ours(program)

@@ -1,4 +1,4 @@
-"""Programs whose modules share bases: in which of them a call looks its functions up."""
+"""Programs whose modules share base classes: Dynamo has to find the class with `forward`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,6 @@ def derived(name: str, *bases: type, **members: Any) -> Any:
 
 
 def below_the_class_with_forward() -> Classes:
-    """Torch reaches the first of two bases without `forward` from the second module alone."""
     second = derived("Second", Adds)
     return second, derived("Third", second)
 
@@ -83,7 +82,6 @@ def forward_in_the_middle() -> Classes:
 
 
 def classes_of_torch() -> Classes:
-    """`Sequential` and its kin are bases too."""
     second = derived("Second", nn.ReLU)
     return second, derived("Third", second), nn.ReLU
 

@@ -1,4 +1,4 @@
-"""Programs that use modules which Dynamo tracks one by one: members of their classes, and calls."""
+"""Programs with modules in the graph (legacy export): members of their classes, and calls."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def bar_is_eight(self: Any, name: str) -> Any:
 
 
 class Looks:
-    """An attribute that has the name of a function and is not one."""
+    """A callable object, which is not a function, in place of `__getattr__`."""
 
     def __call__(self, name: str) -> Any:
         if name == "foo":
@@ -242,7 +242,7 @@ def lazy_sequential(self: Any, x: Any) -> Any:
 
 
 class Bound(nn.Module):
-    """A module whose `__call__` is a function of the object."""
+    """A module with a function for its calls, `_call_impl`, in the object's dict."""
 
     def __init__(self, call: Any) -> None:
         super().__init__()

@@ -260,7 +260,7 @@ def property_deleted_inside(t: Tracer) -> None:
 
 
 class Table(dict[str, Any]):
-    """A table of state that is a dict of the user's."""
+    """A subclass of dict, which a user has defined, for tables of parameters and buffers."""
 
 
 @scenario

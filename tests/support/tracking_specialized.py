@@ -1,4 +1,4 @@
-"""Programs that use modules which Dynamo tracks one by one: their members, items and methods."""
+"""Programs with modules in the graph (legacy export): their members, items and methods."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def of_a_module(made: Callable[[Forward], nn.Module]) -> Callable[[Forward], For
 
 
 def own(**members: Any) -> Callable[[Forward], Forward]:
-    """Of a module of an own class; the members are functions that make them."""
+    """Add a program for a module of a new class; `members` are functions that create members."""
     return of_a_module(
         lambda forward: module(forward, **{name: make() for name, make in members.items()})
     )
@@ -68,7 +68,7 @@ def applied(layers: Any, x: Any) -> Any:
 
 
 def weighted(pairs: Any, x: Any) -> Any:
-    """Depends on the names, the tensors and their order."""
+    """A result that depends on the names, values and order of tensors."""
     for place, (name, value) in enumerate(pairs):
         x = x * (place + 1) + value.sum() + len(name)
     return x
@@ -386,7 +386,7 @@ def items_by_a_function_of_python(self: Any, x: Any) -> Any:
     return self.c[0](x)
 
 
-# Questions
+# Truth, identity and attributes
 
 
 class Untrue(nn.Module):

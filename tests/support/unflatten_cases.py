@@ -27,7 +27,7 @@ from tests.support.unflatten_compare import (
 
 
 def quietly(program: ExportedProgram, *adapter: Any, **options: Any) -> Any:
-    """Ours, of a program that must not change, with nothing printed."""
+    """Return fxpress's result; assert that it prints nothing and does not change the program."""
     before = snapshot(program)
     printed = io.StringIO()
     try:
@@ -90,13 +90,13 @@ def assert_unflattens_as_torch(
     """Unflatten with both, compare everything, and run ours beside the eager module.
 
     Args:
-        program: what is unflattened; ours has to leave it as it is, torch's does not.
-        eager: the module it came from, in the state it was exported in; changed if it changes.
+        program: the program; fxpress must not change it, torch does.
+        eager: the exported module, with its state at the time of the export; a run may change it.
         args, kwargs: inputs.
         gradients: whether to compare gradients too.
         code: whether to compare generated sources.
-        tolerant: torch may fail, or give a module that does not run as the eager one. Then ours
-            has to run as eager, or to raise what torch raises, if there is nothing to run.
+        tolerant: torch may fail, or return a module that differs from the eager one. fxpress's
+            module must then equal the eager one, or both must raise exceptions of one type.
     """
     ours = outcome(partial(quietly, program))
     theirs = outcome(partial(torchs, program))

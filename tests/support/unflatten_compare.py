@@ -16,7 +16,7 @@ from torch.nn import Module
 
 from tests.support.compare import by_name, same_value
 
-# `torch.export.unflatten`, the attribute, is the function.
+# The attribute `torch.export.unflatten` is the function, so the module is imported by its name.
 theirs_module = importlib.import_module("torch.export.unflatten")
 THEIR_CLASSES = (
     theirs_module.InterpreterModule,
@@ -31,10 +31,10 @@ TABLES = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
 
 
 def parts(root: Module) -> Iterator[tuple[str, Module]]:
-    """Every module under every name it has, the calls that a dispatcher keeps included.
+    """Yield each module under each of its names, including the calls of dispatchers.
 
-    torch takes the bodies of higher-order operators from a set: they come in the order of their
-    names here, behind their siblings.
+    Bodies of higher-order operators come after their siblings, sorted by name: torch adds them in
+    the arbitrary order of a set.
     """
 
     def walk(name: str, module: Module) -> Iterator[tuple[str, Module]]:
@@ -51,7 +51,7 @@ def parts(root: Module) -> Iterator[tuple[str, Module]]:
 
 
 def partition_of(items: Iterable[tuple[str, Hashable]]) -> list[list[str]]:
-    """Names in groups of one identity, in order of first appearance."""
+    """Group names by identity, in order of first appearance."""
     groups: dict[Hashable, list[str]] = {}
     for name, identity in items:
         groups.setdefault(identity, []).append(name)
@@ -86,7 +86,7 @@ def called_types(program: ExportedProgram) -> dict[str, str]:
 
 
 def assert_type_names(ours: Module, program: ExportedProgram) -> None:
-    """Assert class names of modules; torch gives a module on a path a child's class name."""
+    """Assert the class names of modules; torch may give a module the class name of a child."""
     types = called_types(program)
     for name, module in ours.named_modules(remove_duplicate=False):
         path = ".".join(part.split("@")[0] for part in name.split("."))
@@ -234,7 +234,7 @@ def state_of(module: Module) -> dict[str, tuple[str, Any]]:
         kept = name not in module._non_persistent_buffers_set
         found[name] = ("buffer" if kept else "buffer, not persistent", value)
     if isinstance(module, Dispatcher):
-        # U-95: torch's has buffers as plain attributes; the calls have them as they should be.
+        # U-95: in torch's dispatcher, buffers are plain attributes; in its calls, they are buffers.
         first = state_of(module.call_modules()[0])
         found = {n: (first[n][0], value) for n, (_, value) in sorted(found.items())}
     return found
@@ -274,7 +274,7 @@ def assert_same_state(ours: Module, theirs: Module, program: ExportedProgram | N
     kept: set[str] = set()
     for (name, a), (_, b) in zip(parts(ours), parts(theirs), strict=True):
         left, right = state_of(a), state_of(b)
-        if isinstance(b, Dispatcher):  # U-95: torch's has the state of the signature alone
+        if isinstance(b, Dispatcher):  # U-95: torch's has only the state in the signature
             names = {key: f"{name}.{key}".lstrip(".") for key in left if key not in right}
             assert used.isdisjoint(names.values()), name
             kept.update(names.values())
@@ -302,7 +302,7 @@ def assert_same_state(ours: Module, theirs: Module, program: ExportedProgram | N
         assert_constants_aliased(mine, program)
         sources = [*program.state_dict.values(), *program.constants.values()]
         pointers = {t.untyped_storage()._cdata for t in sources if isinstance(t, torch.Tensor)}
-        for at, value in mine.items():  # U-70: what the program does not use is shared with it
+        for at, value in mine.items():  # U-70: the module shares unused state with the program
             if isinstance(value, torch.Tensor):
                 kept = [t.untyped_storage()._cdata in pointers for t in (value, other[at])]
                 assert kept[0] == kept[1], f"{at}: shared with the program: {kept}"
@@ -332,11 +332,11 @@ def assert_constants_aliased(ours: Mapping[str, Any], program: ExportedProgram) 
 def assert_same_unflattened(
     ours: Any, theirs: Any, program: ExportedProgram | None = None, *, code: bool = True
 ) -> None:
-    """The same modules, graphs, state and tables as torch's, all the way down.
+    """Assert that all modules, graphs, state and tables equal torch's.
 
-    Where we differ from torch on purpose, the rule is checked instead: U-41 (class names), U-72
-    (aliasing of constants) and U-95 (buffers of dispatched modules). Fake values are compared by
-    what they say; they have to be the program's own, if `program` is given.
+    Where fxpress intentionally differs from torch, its rule is checked instead: U-41 (class names),
+    U-72 (aliasing of constants) and U-95 (buffers of dispatched modules). Fake values are compared
+    by `described`. If `program` is given, they must be the program's objects.
     """
     assert_same_tree(ours, theirs)
     assert_same_graphs(ours, theirs, code=code)
@@ -438,9 +438,9 @@ def assert_runs_as_eager(
     calls: int = 2,
     exact: bool = False,
 ) -> None:
-    """The same outputs, call after call, the same writes to inputs and buffers, and gradients.
+    """Assert equal outputs, gradients and writes to inputs and buffers, in each of several calls.
 
-    Both modules must start from the same state; both are run, and changed if they change.
+    Both modules must begin with equal state, which the calls may change.
     """
     for call in range(calls):
         for module in (ours, eager):

@@ -1,4 +1,4 @@
-"""Small modules whose calls nest, repeat, share and preserve."""
+"""Small modules with nested, repeated, shared and preserved calls."""
 
 from __future__ import annotations
 

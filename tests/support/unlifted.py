@@ -27,7 +27,7 @@ from tests.support.unflatten_compare import (
     snapshot,
 )
 
-# The tables of hooks of a module, and what torch itself put into them.
+# The tables of hooks of a module.
 _HOOKS = (
     "_forward_pre_hooks",
     "_forward_hooks",
@@ -39,7 +39,7 @@ _FLAGS = ("_forward_pre_hooks_with_kwargs", "_forward_hooks_always_called")
 
 
 def torchs(program: ExportedProgram, **options: Any) -> GraphModule:
-    """torch's own module, silently."""
+    """Return torch's module, without warnings."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return program.module(**options)
@@ -55,7 +55,7 @@ def ours_of(program: ExportedProgram, **options: Any) -> GraphModule:
 
 
 def notes(sources: list[NodeSource], graph: Graph) -> list[Any]:
-    """The origin of a node. For a replacement, it contains the id of the node's graph."""
+    """Describe the origin of a node; "own" replaces the id of the node's graph."""
 
     def note(source: NodeSource) -> Any:
         info = source.node_info
@@ -145,7 +145,7 @@ def assert_same_tables(ours: Module, theirs: Module, at: str) -> None:
 
 
 def assert_same_tensor(ours: torch.Tensor, theirs: torch.Tensor, at: str) -> None:
-    """A constant is the program's own, unless it was detached."""
+    """Assert that both are one constant, or that it was detached and both share its memory."""
     assert ours is theirs or (
         type(ours) is type(theirs)
         and ours.data_ptr() == theirs.data_ptr()
@@ -154,7 +154,7 @@ def assert_same_tensor(ours: torch.Tensor, theirs: torch.Tensor, at: str) -> Non
 
 
 def kind_of(hook: Callable[..., Any]) -> Any:
-    """A hook of torch's `module()` closes over the modules among the inputs."""
+    """Return a hook, or the sets in its closure: equivalent hooks of `module()` have equal sets."""
     closure = getattr(hook, "__closure__", None)
     if not closure:
         return hook
@@ -194,7 +194,7 @@ def assert_same_guards(ours: GraphModule, theirs: GraphModule) -> None:
 
 
 def assert_same_module(ours: GraphModule, theirs: GraphModule) -> None:
-    """Everything that one can see of torch's module."""
+    """Assert that all observable attributes of two modules are equal."""
     assert_same_class(type(ours), type(theirs))
     names = [dict(m.named_modules(remove_duplicate=False)) for m in (ours, theirs)]
     assert list(names[0]) == list(names[1])
@@ -245,7 +245,7 @@ def assert_same_bodies(ours: GraphModule, theirs: GraphModule) -> None:
 def assert_runs_alike(
     ours: GraphModule, theirs: GraphModule, args: Any, kwargs: Mapping[str, Any]
 ) -> None:
-    """The same results, writes to inputs, exceptions. The state, which both share, is put back."""
+    """Assert equal results, writes to inputs and exceptions; restore the state that both share."""
     state = [t.detach().clone() for t in tensors_of(theirs)]
 
     def put_back() -> None:
@@ -293,7 +293,7 @@ def assert_module_as_torch(
 ) -> GraphModule:
     """Compare `module(program)` with `program.module()`, with guards and without; run both.
 
-    Returns our module with guards. The program must be as it was.
+    Returns fxpress's module with guards. Also asserts that the program has not changed.
     """
     before = snapshot(program)
     mine = {check: ours_of(program, check_guards=check) for check in (False, True)}

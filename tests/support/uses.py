@@ -1,4 +1,4 @@
-"""All that people do with a program that they have loaded."""
+"""Use a loaded program in all the ways in which users use it."""
 
 from __future__ import annotations
 
@@ -93,8 +93,8 @@ def unflatten(program: ExportedProgram, leaves: Leaves) -> None:
             with contextlib.suppress(Exception):
                 _call(made, program, leaves)
             _look(made)
-            # Copies of torch's modules hold copies of the program's FakeTensorMode, whose weak
-            # references to storages torch frees twice: the process dies, whoever read the file.
+            # A copy of torch's module contains a copy of the program's FakeTensorMode. torch frees
+            # the copy's weak references to storages twice, which crashes the process.
             if make is unflattened:
                 for each in _copies(made):
                     _call(each, program, leaves)
@@ -124,7 +124,7 @@ def save(program: ExportedProgram, leaves: Leaves) -> None:
         with contextlib.suppress(Exception):
             buffer = io.BytesIO()
             write(program, buffer)
-            if read is archive.load:  # torch's runs what it reads
+            if read is archive.load:  # torch.export.load may run code in a file
                 again = read(io.BytesIO(buffer.getvalue()))
                 _call(again.module(), program, leaves)
     with tempfile.TemporaryDirectory() as place:

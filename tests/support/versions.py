@@ -7,7 +7,7 @@ import torch
 
 from fxpress._torch.versions import features
 
-# torch.fx.passes.split_module changed in 2.12 and 2.13; ours is the one of 2.13 under any torch.
+# torch.fx.passes.split_module changed in 2.12 and 2.13. fxpress's equals that in 2.13.
 PARITY = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 13)
 needs_parity = pytest.mark.skipif(not PARITY, reason="torch's own split is older than 2.13")
 

@@ -33,7 +33,7 @@ def torch_folders() -> list[str]:
 
 
 def _installed() -> Iterator[str]:
-    # In pip's isolated environment, these paths are still in the environment of the installation.
+    # In pip's isolated environment, too, these paths name the environment to install into.
     places = [sysconfig.get_path("platlib"), sysconfig.get_path("purelib")]
     if site.ENABLE_USER_SITE:
         places.append(site.getusersitepackages())

@@ -1,9 +1,9 @@
 """Read boxes of tensors in files: find the bytes of a box, and copy them into a tensor.
 
-A box is a part of a tensor: an offset and a length in each dimension. A stored tensor is strided,
-so elements outside the box can separate the elements of the box: these are gaps. A box is read in
-runs of consecutive bytes. A run spans all inner dimensions whose gaps are small; the outer
-dimensions determine the offsets of the runs. Only small gaps are read.
+A box is a part of a tensor: an offset and a length in each dimension. In the file, elements outside
+the box, the gaps, may separate the elements of the box. A box is read in runs: each run is a range
+of consecutive bytes, and contains only small gaps, which are read and ignored. The inner dimensions
+of the box are within a run; the outer dimensions determine the offsets of the runs.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class _Run(NamedTuple):
 
 
 def _run(sizes: Sequence[int], strides: Sequence[int], order: Sequence[int], gap: float) -> _Run:
-    """Return the layout with the longest runs that skip at most `gap` elements in a row."""
+    """Return the layout with the longest runs in which each gap has at most `gap` elements."""
     span = 1
     for position in range(len(order) - 1, -1, -1):
         dim = order[position]

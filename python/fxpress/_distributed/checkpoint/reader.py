@@ -57,8 +57,8 @@ class ArchiveReader(StorageReader):  # type: ignore[misc]
             `s3://bucket/model.pt2`, whose protocol fsspec supports. A URL that ends in ".pt2",
             ".safetensors" or ".json" is a file; other URLs are folders.
         model: the name of the program in a `.pt2` file.
-        check: before any tensor changes, read each record that contains a part of this rank's
-            tensors in full, and compare the record with its checksum.
+        check: before any tensor changes, read every record that contains a part of this rank's
+            tensors, and compare the entire record with its checksum.
         allow_pickle: unpickle tensors of custom classes, which may run any code.
         limits: the limits on the cost of reading headers; None: the defaults, see
             `fxpress.archive.Limits`.

@@ -15,7 +15,7 @@ from fxpress._base.errors import UnsupportedError
 from fxpress._files.errors import ArchiveError
 
 _DEEPEST = 64  # the maximum depth of nested containers
-# The maximum number of a dict's keys whose hashes a file can choose: equal hashes slow the dict.
+# How many keys of a dict may satisfy `_has_chosen_hash`: keys with equal hashes slow the dict.
 _MOST_CHOSEN = 1000
 
 
@@ -61,7 +61,7 @@ def from_json(name: str, encoded: Any, depth: int = 0) -> Any:
 
 
 def _has_chosen_hash(key: Any) -> bool:
-    """Return whether a file could contain any number of keys of this type with equal hashes."""
+    """Return whether a file could contain many different keys with the same hash as this key."""
     return type(key) is tuple or (type(key) is int and key.bit_length() > 64)
 
 

@@ -112,8 +112,8 @@ def broadcast_failure(group: Any, stages: list[int]) -> Iterator[None]:
 def join_round(group: Any, patience: float = _MARGIN) -> int:
     """Return the number of this rank's round, which does not change until the rank has answered.
 
-    Only the store contains the number, so that a restarted process joins the round of the other
-    ranks. If rank 0 begins the next round within `patience` seconds, return that round's number.
+    Only the store contains the number: a restarted process joins the others' round. A rank that
+    missed the previous round joins it, unless rank 0 joins the current one in `patience` seconds.
     """
     rank, store = distributed.get_rank(group), store_of(group)
     current: int = store.add(_ROUND, 0)
@@ -138,13 +138,13 @@ def join_round(group: Any, patience: float = _MARGIN) -> int:
 
 
 def _end_round(store: Any, number: int, verdict: str) -> None:
-    """Begin the next round, then write the verdict: ranks that read the verdict join that round."""
+    """Begin the next round, then write the verdict: after reading it, ranks join the next round."""
     store.add(_ROUND, 1)
     store.set(f"agree/{number}/verdict", verdict)
 
 
 def _decoded(text: str) -> Answer:
-    """Parse an answer; append the names of unknown and missing fields to its `fxpress` version."""
+    """Parse an answer; list unknown and missing fields in its `fxpress` version, for the error."""
     try:
         fields = dict(json.loads(text))
     except (TypeError, ValueError):

@@ -39,8 +39,8 @@ class LoadedStage:
     """A stage of a program, ready to run; `load_stage` returns it. torch has no such class.
 
     Attributes:
-        module: an `nn.Module` from the tensors of the previous stage to the tensors of the next
-            stage. Its parameters and buffers have their names in the original program.
+        module: an `nn.Module` that computes the tensors for the next stage from the tensors of the
+            previous stage. Its parameters and buffers have their names in the original program.
         number: the number of the stage, from 0.
         count: the number of all stages.
         shared: name of a parameter or buffer in several stages -> the numbers of these stages.
@@ -144,15 +144,16 @@ def load_stage(
 
     Raises:
         OSError: a file cannot be read.
-        PipelineError: the stages do not exist, or the files do not belong together or change while
-            they are read; or the plan cannot be applied or divided by the mesh, cuts two names of
-            one weight differently, or cuts a value that another stage uses.
+        PipelineError: the stages do not exist, the files do not belong together, or a file changes
+            while it is read. With `plan`: torch cannot apply the plan, the mesh does not divide the
+            size of a weight, or the plan cuts two names of one weight differently, or a value that
+            another stage uses.
         fxpress.ArchiveError, fxpress.LimitError, fxpress.SerializeError: the file is damaged.
         fxpress.UnsupportedError: the stage contains a feature that fxpress cannot read, or no
             installed package reads from the URL.
         TypeError: the device is neither a device nor a name.
-        ValueError: there is a plan without a mesh, or a mesh without a plan, the mesh has more
-            than one dimension, a value of the plan is not a style, or torch has no such device.
+        ValueError: only one of `mesh` and `plan` is passed, the mesh has more than one dimension, a
+            value of the plan is not a style, or torch has no such device.
 
     Stands in for `torch.distributed.pipelining.pipeline`, which traces and splits on each rank.
 

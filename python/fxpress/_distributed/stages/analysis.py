@@ -22,7 +22,7 @@ class Analysis:
     program: ExportedProgram
     operations: list[Node]  # in the order of `operations_of`
     numbers: dict[Node, int]  # operation -> its position in the order
-    # For each operation: the nodes whose values it uses, and unused state that its stage keeps.
+    # For each operation: its input nodes, and unused state that its stage keeps.
     sources: list[list[Node]]
     ends: Ends  # the inputs, state and results of the program
     storages: dict[Node, Storage]  # node -> the storage that it creates
@@ -53,7 +53,7 @@ def _same_storages(program: ExportedProgram, ends: Ends) -> dict[Node, Node]:
 
 
 def operations_of(module: GraphModule) -> list[Node]:
-    """Return the operations in order, but each final copy directly after the copied operation."""
+    """Return the operations in order; move each copy at the graph's end to the copied operation."""
     nodes = list(operations(module))
     # Export appends copies into buffers to the graph's end. In that order, one stage would have to
     # contain the copied operation, the copy and all operations between them.
@@ -85,7 +85,7 @@ def _last_copies(graph: Graph) -> Iterator[Node]:
 def unused_state(
     program: ExportedProgram, ends: Ends, places: SplitCallback | dict[Node, int]
 ) -> Iterator[tuple[Node, int]]:
-    """Yield (placeholder of unused state, place where the preceding used state is first used)."""
+    """Yield each unused placeholder of state, and the first place that uses the state before it."""
     used = {node for node in ends.state if node.users or node in ends.written}
     if len(used) == len(ends.state):
         return

@@ -23,7 +23,7 @@ class Stage:
 
     number: int  # the position of the stage, from 0
     operations: list[Node] = dataclasses.field(default_factory=list)
-    # The placeholders of the parameters, buffers and constants that the stage uses or keeps unused.
+    # The placeholders of state that the stage uses, and of unused state that the stage keeps.
     state: dict[Node, None] = dataclasses.field(default_factory=dict)
     # The inputs of the program and the values of earlier stages that the stage uses.
     inputs: dict[Node, None] = dataclasses.field(default_factory=dict)
@@ -38,7 +38,7 @@ class Cut:
     """A program in stages."""
 
     stages: list[Stage]  # in the order in which they run
-    # Value that passes between stages or is a result -> number of the stage that outputs the value.
+    # Output of a stage -> the number of the stage.
     maker: dict[Node, int]
     ends: Ends  # the inputs, state and results of the entire program
 
@@ -88,7 +88,7 @@ def _take(made: Cut, stage: Stage, source: Node, stage_of: SplitCallback) -> Non
 
 
 def _home(made: Cut, value: Node, stage_of: SplitCallback) -> Stage:
-    """Return the stage that outputs a result: the one that computes it, or the last with a copy."""
+    """Return the stage that outputs a result: the stage that computes it, or else its last user."""
     if value in stage_of:
         return made.stages[stage_of[value]]
     having = [stage for stage in made.stages if value in stage.state or value in stage.inputs]
@@ -98,7 +98,7 @@ def _home(made: Cut, value: Node, stage_of: SplitCallback) -> Stage:
 
 
 def shared_of(lifetimes: Lifetimes, ends: list[int]) -> tuple[Shared, ...]:
-    """Return the state that several stages use, in the order in which the program uses it first."""
+    """Return the state that several stages use, in order of first use."""
     bounds = pairwise([0, *ends])
     stages = _in_several(
         (key, stage)

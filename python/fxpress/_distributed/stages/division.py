@@ -16,10 +16,10 @@ _EVEN = 1.25  # cuts between modules may make the heaviest stage heavier by this
 
 
 class Division:
-    """Finds the ends of stages among the possible cuts, `places`; StageError if no division exists.
+    """Finds where each stage ends; StageError if the program cannot be divided.
 
     `before[i]` is the weight of the first i operations. `limits` has the maximum bytes of each
-    stage, or is None. `slack` is a fraction of the minimum weight of the heaviest stage.
+    stage, or is None. The heaviest stage may exceed its minimum weight by the fraction `slack`.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class Division:
         return self._cheapest(places, reach, self._least(places, reach))
 
     def by_modules(self, places: list[int]) -> list[int]:
-        """Return the end of each stage; cut between modules at the least depth with even stages."""
+        """Return the end of each stage; cut between modules, at the least depth within `_EVEN`."""
         free = self._least(places, self._reach(places))
         best: tuple[int, list[int], Reach] | None = None
         most, refused = 0, None

@@ -15,7 +15,7 @@ from fxpress._files.serde.limits import Budget
 
 
 class Fields:
-    """The fields of a JSON object; each method returns a field, after a check of its type."""
+    """The fields of a JSON object; methods such as `text` check a field's type and return it."""
 
     def __init__(self, kind: str, values: Any, path: str = "") -> None:
         self._kind, self._path = kind, path

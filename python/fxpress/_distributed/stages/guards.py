@@ -25,7 +25,7 @@ _NUMBERS = {"tensor", "int", "float", "bool"}  # types of inputs that count as n
 class Guards(NamedTuple):
     """The guards of a program."""
 
-    # For each stage, the guards of which it is the first stage with all inputs.
+    # For each stage, its guards. A guard belongs to the first stage that has the guard's inputs.
     checked: list[list[str]]
     unchecked: list[str]  # the guards for which no stage has all inputs
 
@@ -66,5 +66,5 @@ def inputs_in(guard: str, types: Mapping[str, str]) -> set[str] | None:
 
 @functools.lru_cache(maxsize=64)
 def function_of(guards: tuple[str, ...], names: tuple[str, ...]) -> Callable[..., None]:
-    """Return a function (not picklable) of the inputs that raises for the first failing guard."""
+    """Return a function of the inputs `names` that raises if a guard fails; it is not picklable."""
     return as_function([*guards], Inputs(dict.fromkeys(names)))

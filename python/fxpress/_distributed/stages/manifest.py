@@ -38,7 +38,7 @@ from fxpress._torch.serde import dump_treespec
 
 _DIGITS = 12  # how many digits of a hash a repr shows
 FORMAT, STATE_FORMAT, VERSION = names.MANIFEST_FORMAT, "fxpress state of stages", 1
-# In older manifests, this field may contain the SHA-256 of the text with zeros in the field.
+# Older manifests may have a checksum: the SHA-256 of the text, with zeros as the checksum.
 _OLD_CHECKSUM = re.compile(rb'"checksum": "([0-9a-f]{64})"')
 
 
@@ -224,7 +224,7 @@ class StageFacts:
     inputs: tuple[Value, ...]
     outputs: tuple[Value, ...]
     bytes: int  # the bytes of its parameters, buffers and constants
-    guards: tuple[str, ...]  # the guards of which it is the first stage with all inputs
+    guards: tuple[str, ...]  # the guards that the stage checks
 
 
 @dataclasses.dataclass(frozen=True)
@@ -279,7 +279,7 @@ def digest_of_records(archive: Any, records: Iterable[str]) -> str:
 
 
 def with_files(data: bytes, files: list[dict[str, Any]]) -> str:
-    """Return the text of a manifest, with the fields of its stages' files replaced."""
+    """Return the text of a manifest after replacing the fields about the stages' files."""
     manifest = load_json(data)
     for stage, file in zip(manifest["stages"], files, strict=True):
         stage.update(file)

@@ -1,4 +1,4 @@
-"""Find where a program may be cut, and which of its operations one stage has to contain."""
+"""Find where a program may be cut, and which operations have to be in one stage."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _PASSED = (torch.Tensor, torch.SymInt)  # the types of inputs that torch's files
 
 
 def places_of(count: int, spans: Iterable[Span], stages: int) -> list[int]:
-    """Return 0, the number of the operation after each possible cut, and `count`."""
+    """Return the possible cuts, each as the number of the next operation, with 0 and `count`."""
     spans = list(spans)
-    changes = [0] * (count + 1)  # spans that begin before each place, minus spans that end there
+    changes = [0] * (count + 1)  # how many more spans contain each place than the previous one
     for span in spans:
         changes[span.first + 1] += 1
         changes[span.last + 1] -= 1
@@ -79,7 +79,7 @@ class Span(NamedTuple):
 
 
 def spans_of(analysis: Analysis) -> Iterator[Span]:
-    """Yield the spans of operations that one stage has to contain."""
+    """Yield spans of operations; one stage has to contain all operations of a span."""
     places, ends = analysis.numbers, analysis.ends
     objects = ends.objects()
     # Each stage has its own copy of state and inputs, so one stage has to contain all uses of a

@@ -41,9 +41,9 @@ def plan(
 ) -> Plan:
     """Return where to cut a program into stages. torch has no such function.
 
-    Of the plans whose heaviest stage is at most `slack` heavier than the minimum, the function
-    returns one with the fewest bytes between stages (`Plan.crossing_bytes`). Of several such plans,
-    it returns the one whose stages, in turn, are closest to an equal share of the remaining weight.
+    The heaviest stage is at most `slack` heavier than the minimum. Among these plans, the function
+    minimizes the bytes between stages (`Plan.crossing_bytes`). If several plans remain, each stage
+    in turn is as close as possible to an equal share of the remaining weight.
 
     Equal programs get equal plans in every process. For "time", this requires equal profiles.
 
@@ -53,7 +53,8 @@ def plan(
         by: the weight to balance. "parameters" and "bytes" count the state that an operation is the
             first to use. "flops" are the FLOPs that `torch.utils.flop_counter` counts for the sizes
             in the metadata. "time" uses `profile`. "module" balances parameters, but cuts only
-            between modules, at the least depth with stages almost as even as with any cuts.
+            between modules, at the least depth with which stages are almost as even as with cuts
+            anywhere.
         memory: the maximum bytes of every stage, or a sequence with the maximum of each. A stage
             uses memory for its state, and for the values that are live at once when it runs without
             gradients.
@@ -61,8 +62,8 @@ def plan(
         profile: the times to balance, from `measure_times`.
         slack: how much heavier the heaviest stage may be than the minimum, as a fraction of the
             minimum.
-        shared: how to cut between operations that use one parameter. "list": each of their stages
-            has a copy of the parameter; `Plan.shared` lists it. "together": no such cuts.
+        shared: where to run operations that use one parameter. "list": in any stages; each stage
+            has a copy, and `Plan.shared` lists the parameter. "together": in one stage.
 
     Raises:
         StageError: there are too few possible cuts, no plan fits into the memory limits, all

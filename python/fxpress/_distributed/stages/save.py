@@ -1,4 +1,4 @@
-"""Write the stages of a program into a folder."""
+"""Write the stages of a program to a folder or an archive, at a path or a URL."""
 
 from __future__ import annotations
 
@@ -84,8 +84,8 @@ def save_stages(
             installed.
 
     Returns:
-        The contents of the manifest. "picture" is None if the extra `draw`, or the program that
-        draws, is missing. Each element of "stages" has the "guards" that this stage checks.
+        The contents of the manifest. "picture" is None if no renderer is installed. Each element of
+        "stages" has the "guards" that this stage checks.
         "unchecked_guards" are the guards whose inputs no stage uses together; the first stage
         checks them, because it gets all inputs. Guards on values other than inputs are never
         checked, and only stages that `load_stage` returns check guards.

@@ -38,7 +38,7 @@ class _Effects:
     # The arguments whose storage the result may share; None: all arguments.
     aliased: tuple[str, ...] | None = ()
     written: tuple[str, ...] | None = ()  # the arguments that the call may write; None: all
-    is_composite: bool = False  # whether sizes decide which `aliased` arguments share a storage
+    is_composite: bool = False  # whether sizes decide if storages are shared, as for reshape
     is_new: bool = False  # whether the result may also have a new storage
     # Whether the call only reads, and its result always has a new storage.
     is_pure: bool = dataclasses.field(init=False)
