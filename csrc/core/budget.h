@@ -11,7 +11,7 @@
 
 namespace fxpress::core {
 
-// Thrown when a limit is reached. what() names the part of the file in which the limit was reached.
+// Thrown when reading would exceed a limit. what() names the part of the file that exceeds it.
 // `limit` is the name of a field of archive.Limits.
 class LimitReached : public std::runtime_error {
  public:
@@ -53,7 +53,7 @@ class Budget {
  public:
   Budget(uint64_t memory, size_t depth) : memory_(memory), depth_(depth) {}
 
-  // Counts `bytes`, which the caller is about to allocate. Throws LimitReached at the limit.
+  // Counts `bytes`, which the caller is about to allocate. Throws LimitReached beyond the limit.
   void charge(uint64_t bytes) {
     if (bytes > memory_ - used_) reach_memory();
     used_ += bytes;
@@ -84,7 +84,7 @@ class Budget {
     Budget& budget_;
   };
 
-  // Sets the part of the file that LimitReached names if the memory limit is reached.
+  // Sets the part of the file that LimitReached names beyond the memory limit.
   void set_place(std::string place) { place_ = std::move(place); }
 
  private:

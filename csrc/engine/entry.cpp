@@ -156,7 +156,8 @@ Lease plan_for(PyObject* module, PyObject* graph) {
   const Plan* plan = plan_of(known.get());
   if (plan != nullptr && fits(*plan, module, graph)) return {std::move(known), module};
   Lease made(new_plan_object(Builder(module, graph).build()), module);
-  // Freeing the old plan may let other threads run. They must find the new plan marked as in use.
+  // Frees the old plan. Meanwhile other threads may run and find the new plan, which `made` has
+  // already marked as in use.
   check(PyDict_SetItem(dict.get(), names.plan, made.owner()));
   return made;
 }

@@ -67,8 +67,8 @@ struct Value {
   union {
     int64_t integer = 0;  // bool, int
     double real;
-    uint64_t place;  // string, big integer: offset in Document::text_; kept: number passed to
-                     // kept(); else: position of the first contained value in Document::values_
+    uint64_t place;  // string, big integer: offset in Document::text_; kKept: argument of
+                     // DocumentBuilder::kept(); else: index of the first child in Document::values_
   };
 };
 

@@ -24,13 +24,13 @@ class SymbolBinders {
  public:
   explicit SymbolBinders(BinderRule rule);
 
-  // Called in graph order: the first node whose example value is a bare symbol binds the symbol.
+  // Called in graph order. The node binds its example value if this is a symbol without a binder.
   void visit(core::NodeId id, PyObject* node);
 
   // Returns the binders of the free symbols in the example value of `node`, whose id is `def`,
-  // sorted by str(symbol). Leaves out symbols without a binder, for which torch's split_module
-  // raises KeyError. With kAnySymbolic, reads no example value until a binder is visited, as torch
-  // does: reading some example values raises an error.
+  // sorted by str(symbol). Omits symbols without a binder; torch's split_module raises KeyError for
+  // them. With kAnySymbolic, example values are not read before visit() has found a binder: reading
+  // may raise an error, and torch does not read them either.
   std::vector<core::NodeId> needed_by(core::NodeId def, PyObject* node);
 
  private:

@@ -362,7 +362,7 @@ class ProgramReader {
       const NodeId value =
           snapshot == snapshot_of_.end() ? value_[write.value.value()] : snapshot->second;
       const bool is_parameter = write.detach_name.valid();
-      const bool is_late = write.value != at;
+      const bool is_late = write.value != at;  // the write follows a node after write.value
       if (is_parameter) {
         program_.graph.inputs.push_back(into);
         into =
@@ -372,8 +372,8 @@ class ProgramReader {
       program_.graph.inputs.push_back(value);
       const NodeId written =
           add_node(Op::kCallFunction, write.value, FlatKind::kWrite, write.name, is_late);
-      // Later users read the written buffer. Users of a parameter's new value read that value
-      // instead, because the write through detach() is hidden from autograd.
+      // Nodes after the write read its result instead of the new value. There are two exceptions:
+      // late writes, and writes through detach(), which are hidden from autograd.
       if (!is_parameter && !is_late) value_[write.value.value()] = written;
     }
   }

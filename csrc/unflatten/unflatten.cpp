@@ -366,12 +366,11 @@ class Unflattener {
     PyObject* node = error.node.valid() ? program_.original(error.node) : Py_None;
     switch (error.fault) {
       case OutlineFault::kNoStack:
-        raise(
-            PyExc_RuntimeError,
-            "Unable to find nn_module_stack for node %R: unflatten needs it to find the module of "
-            "the node, unless a single module uses the node. Passes that add nodes must copy "
-            "meta['nn_module_stack']",
-            node);
+        raise(PyExc_RuntimeError,
+              "Unable to find nn_module_stack for node %R: without it, unflatten finds the module "
+              "of a node only if one module contains all users of the node. Passes that add nodes "
+              "must copy meta['nn_module_stack']",
+              node);
       case OutlineFault::kNotBelowRoot:
         raise(PyExc_RuntimeError,
               "nn_module_stack of node %R does not begin with the root module: %R", node,
