@@ -274,7 +274,7 @@ def test_a_manifest_that_names_other_files(tmp_path: Path) -> None:
     for name in ("/etc/passwd", "../stages/stage_0.pt2", "stage_0.pt2\0", "stage_0.txt"):
         said["stages"][0]["file"] = name
         path.write_text(json.dumps(said))
-        assert "not a file of the folder" in refused(tmp_path / "stages", some_state())
+        assert "expected the name of a .pt2 file" in refused(tmp_path / "stages", some_state())
     path.write_text('{"format": "fxpress stages", "version": 99, "stages": []}')
     assert "has version 99" in refused(tmp_path / "stages", some_state())
 

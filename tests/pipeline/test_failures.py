@@ -205,7 +205,7 @@ def step_that_one_refuses(path: Path, what: str, over: Path) -> tuple[str, float
 @pytest.mark.parametrize(
     ("what", "text"),
     [
-        ("target", "a target of 3 cannot be divided into 4 microbatches"),
+        ("target", "a target with batch size 3 cannot be divided into 4 microbatches"),
         ("raise", "ValueError: something is wrong"),
     ],
 )

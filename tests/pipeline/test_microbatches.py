@@ -84,7 +84,8 @@ def test_a_batch_of_another_size(rows: int, stages: Path) -> None:
 @pytest.mark.parametrize("rows", [10, 2])
 def test_a_target_that_is_not_divided(rows: int, stages: Path) -> None:
     _, error = run_both(stages, ("step", 8, rows))
-    assert error == f"rank 1 (stage 1): a target of {rows} cannot be divided into 4 microbatches"
+    text = f"a target with batch size {rows} cannot be divided into 4 microbatches"
+    assert error == f"rank 1 (stage 1): {text}"
 
 
 def test_steps_and_evaluations_have_sizes_of_their_own(stages: Path) -> None:

@@ -41,9 +41,9 @@ class Error(Exception):
 class UnsupportedError(Error, NotImplementedError, RuntimeError):
     """The input uses something that fxpress does not implement.
 
-    fxpress raises this error before it changes anything. The message names the node, the feature
-    and the remedy. With ``fxpress.install(on_unsupported="torch")``, torch runs the call instead.
-    torch has no such class.
+    fxpress raises this error before it changes anything. The message names the feature, and may
+    name the node and a remedy. With ``fxpress.install(on_unsupported="torch")``, torch runs the
+    call instead. torch has no such class.
 
     Example:
         >>> from fxpress.unflatten import unflatten

@@ -214,7 +214,7 @@ def stage_files(folder: AnyPath, limits: Limits | Budget | None) -> list[StageFi
 
 def _file_in(folder: AnyPath, name: str) -> AnyPath:
     if not is_file_name(name, ".pt2"):
-        raise ValueError(f"{name!r} is not a file of the folder")
+        raise ValueError(f"expected the name of a .pt2 file, without a path, found {name!r}")
     return folder / name
 
 

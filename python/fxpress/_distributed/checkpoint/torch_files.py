@@ -201,7 +201,7 @@ def _text(value: Any) -> str:
 
 def _inside(folder: Path, name: str) -> Path:
     if not is_file_name(name):
-        raise ValueError(f"{name!r} is not a file of the folder")
+        raise ValueError(f"expected the name of a file, without a path, found {name!r}")
     return folder / name
 
 

@@ -96,7 +96,7 @@ class MicrobatchChecker:
         if not isinstance(target, torch.Tensor):
             return
         if target.dim() == 0 or target.size(0) % self._parts:
-            rows = f"of {target.size(0)}" if target.dim() else "without dimensions"
+            rows = f"with batch size {target.size(0)}" if target.dim() else "without dimensions"
             raise PipelineError(
                 f"a target {rows} cannot be divided into {self._parts} microbatches"
             )

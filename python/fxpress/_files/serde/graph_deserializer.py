@@ -357,9 +357,9 @@ class GraphModuleDeserializer(metaclass=compat.Final):  # type: ignore[metaclass
         """Rename a node to a name in the file, and set its value from the tables of the graph.
 
         Raises:
-            SerializeError: the name is not an identifier, is the name of another node, or is not in
-                the tables of the graph.
-            AssertionError: the node has a value already, and the name is not in use.
+            SerializeError: a node with the name exists; or the name is not an identifier, or is not
+                in the tables of the graph.
+            AssertionError: `fx_node` has a value already, and no node with the name exists.
         """
         if "val" in fx_node.meta and name not in self.serialized_name_to_node:
             raise AssertionError(f"fx_node {name} already has 'val' in meta")

@@ -96,7 +96,7 @@ class Part(NamedTuple):
     size: int
 
     def of(self, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Return the bytes of the range; `tensors` is the list."""
+        """Return these bytes of the tensor at `position` in `tensors`."""
         tensor = tensors[self.position]
         if self.size == tensor.numel():
             return tensor

@@ -258,7 +258,7 @@ def input_names(program: ExportedProgram, inputs: list[Input]) -> list[str]:
     positions = [i for i, entry in enumerate(inputs) if entry.spec.kind is InputKind.USER_INPUT]
     proposed = argument_names(program)
     if len(proposed) != len(positions):
-        raise UnsafeError(f"the graph has {len(positions)} inputs, its tree spec {len(proposed)}")
+        raise UnsafeError(f"{len(positions)} user inputs, but {len(proposed)} in the tree spec")
     names = [""] * len(inputs)
     bases: set[str] = set()
     for position, name in zip(positions, proposed, strict=True):

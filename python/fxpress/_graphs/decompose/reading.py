@@ -365,7 +365,7 @@ class TemplateBuilder:
         inner = compat.inner(result)
         number = self._number_of(inner)
         if type(inner) is not compat.FakeTensor or inner.constant is not None:
-            raise self._refuse("the call returns a constant")
+            raise self._refuse("the call returns a constant, or not a FakeTensor")
         facts: Facts = facts_of(inner, self._env, result.requires_grad)
         return Output(number, facts, self._storage(inner), compat.is_base(result))
 
@@ -374,7 +374,7 @@ class TemplateBuilder:
             return 0
         node, constant = compat.node_of(inner, self._context.tracer)
         if node not in self._numbers or constant is not None:
-            raise self._refuse("the call returns a constant")
+            raise self._refuse("the call returns a constant or a tensor without a recorded node")
         return self._numbers[node]
 
 

@@ -22,9 +22,9 @@ from fxpress._torch.versions import features
 
 
 class Sources:
-    """Creates the `from_node` records that torch's nodes would have.
+    """Creates torch's `from_node` records, but with another id for the graph of `ep.module()`.
 
-    torch's records have the id of the graph of `ep.module()`; fxpress uses the id of `between`.
+    fxpress does not create this graph, and records the id of the object `between` instead.
     """
 
     def __init__(self, old: Graph, between: Any) -> None:

@@ -195,7 +195,7 @@ class _Digests:
             size = math.prod(sizes) * itemsize
             self._left -= size + (0 if record is None else record.size)
             if self._left < 0:
-                raise InspectionError(f"{stored.name!r} has {size} bytes, more than the file has")
+                raise InspectionError(f"{stored.name!r} exceeds the limit for hashing this file")
             head = f"(torch.{BY_NUMBER[meta['dtype']].name}, {sizes}, torch.strided)"
             made = hashlib.blake2b(head.encode(), digest_size=_DIGEST)
             view = View(itemsize, sizes, strides, start)
