@@ -163,7 +163,7 @@ def _measure_rewrite(model: Model, rounds: int) -> list[Figure]:
         for what, which, goal in (
             ("rewrite of a captured graph to flat inputs, with clean names", "ours", REWRITE),
             (
-                "rewrite of a captured graph to flat inputs, with clean names, and its code",
+                "rewrite of a captured graph to flat inputs, and generation of the code",
                 "with code",
                 None,
             ),
