@@ -19,7 +19,15 @@ with component("decompose"):
         forget_templates,
         run_decompositions,
     )
+    from fxpress._graphs.decompose.names import any_names
     from fxpress._graphs.decompose.report import Report, report
     from fxpress._graphs.decompose.tables import _override_composite_implicit_decomp
 
-__all__ = ["Report", "check_templates", "forget_templates", "report", "run_decompositions"]
+__all__ = [
+    "Report",
+    "any_names",
+    "check_templates",
+    "forget_templates",
+    "report",
+    "run_decompositions",
+]

@@ -15,14 +15,16 @@ from torch.fx import Graph
 
 import fxpress
 from fxpress import decompose
-from fxpress._graphs.decompose.names import Names
+from fxpress._graphs.decompose.names import Names, Naming
+from tests.support.architectures import FAMILIES, architecture
 from tests.support.decompose_cases import (
     MODELS,
     Block,
+    assert_equal_except_names,
     assert_fresh_as_torch,
     reloaded,
 )
-from tests.support.exported import tokens, transformer
+from tests.support.exported import dynamic_shapes, tokens, transformer
 from tests.support.memory import check_no_object_leaks
 from tests.support.sampled import turns
 from tests.unflatten.test_concurrent_threads import together
@@ -246,6 +248,54 @@ def test_checks_compare_names_and_users(monkeypatch: pytest.MonkeyPatch) -> None
             decompose.run_decompositions(of_attention(1))
     monkeypatch.undo()
     with decompose.check_templates():
+        decompose.run_decompositions(of_attention(1))
+
+
+@pytest.mark.parametrize("name", ["attention", "blocks"])
+def test_d38_any_names(name: str) -> None:
+    assert_equal_except_names(PROGRAMS[name])
+    report = decompose.report()
+    assert report.reason == ""
+    assert report.traced > 0
+
+
+@pytest.mark.slow("models of transformers")
+@pytest.mark.parametrize(("family", "table"), turns([*FAMILIES], ["default", "empty"]))
+def test_d38_any_names_of_families(family: str, table: str) -> None:
+    pytest.importorskip("transformers")
+    made = architecture(family, 2, masked=True)
+    shapes = dynamic_shapes(made.args, made.kwargs, 2)
+    assert_equal_except_names(
+        lambda: export(made.model, made.args, made.kwargs, dynamic_shapes=shapes, strict=False),
+        table,
+    )
+
+
+def test_d38_other_blocks_and_programs() -> None:
+    """Programs outside the block, and on its ShapeEnv, get names of full traces."""
+    expected = _names(of_attention().run_decompositions())
+    decompose.forget_templates()
+    FakeTensorMode.cache_clear()
+    with decompose.any_names(), decompose.check_templates():  # compares all except names
+        program = of_attention()
+        decompose.run_decompositions(program)
+        with decompose.any_names(False):
+            FakeTensorMode.cache_clear()
+            assert _names(decompose.run_decompositions(of_attention())) == expected
+        assert _names(decompose.run_decompositions(of_attention())) == expected
+    assert decompose.report().reason == ""
+    decompose.run_decompositions(program)
+    assert decompose.report().reason
+
+
+def test_checks_compare_programs_with_any_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    def drop_meta(naming: Naming, graph: Graph) -> None:
+        graph.output_node().args[0][0].meta.pop("stack_trace")
+
+    monkeypatch.setattr(Naming, "instantiated", drop_meta)
+    decompose.forget_templates()
+    fails = pytest.raises(fxpress.InternalError, match="meta of node")
+    with decompose.any_names(), decompose.check_templates(), fails:
         decompose.run_decompositions(of_attention(1))
 
 

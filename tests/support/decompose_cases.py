@@ -14,6 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.export import ExportedProgram, default_decompositions, export
 
 from fxpress import decompose
+from fxpress._graphs.decompose import names
 from tests.support.decomposed import assert_same_program
 
 
@@ -112,6 +113,33 @@ def assert_fresh_as_torch(
     again = decompose.run_decompositions(program, made())
     assert [node.name for node in again.graph.nodes] == names
     return ours
+
+
+def assert_equal_except_names(
+    exported: Callable[[], ExportedProgram], table: str = "default"
+) -> None:
+    """Compare with torch a program that was decomposed within `any_names`.
+
+    `exported` exports the program, once for each side.
+    """
+    theirs, ours = exported(), exported()
+    ours._example_inputs = theirs._example_inputs
+    FakeTensorMode.cache_clear()
+    expected = theirs.run_decompositions(TABLES[table]())
+    decompose.forget_templates()
+    FakeTensorMode.cache_clear()
+    with decompose.any_names():
+        made = decompose.run_decompositions(ours, TABLES[table]())
+    new_names = names.Names(expected.graph).give(made.graph)
+    assert new_names is not None, "other nodes"
+    arguments = [spec.arg for spec in made.graph_signature.output_specs]
+    for call in made.module_call_graph:
+        if call.signature is not None:
+            arguments += [*call.signature.inputs, *call.signature.outputs]
+    for argument in arguments:
+        argument.name = new_names.get(argument.name, argument.name)
+    made.graph_module.recompile()
+    assert_same_program(made, expected)
 
 
 def reloaded(program: ExportedProgram) -> ExportedProgram:

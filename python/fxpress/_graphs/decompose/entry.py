@@ -123,7 +123,7 @@ def _decomposed(
         return made
     # The full trace gives equal tensors only if it begins with the same cache of fake tensors.
     compat.restore_cached_results(mode, cached)
-    checked = naming.without_names() if naming is not None and naming.is_first else naming
+    checked = None if naming is None else naming.to_check(made.graph)
     overridden = table.plain.in_force()
     expected, _ = traced(ep, overridden, *rest, uses_templates=False, naming=checked)
     found = difference(made, expected)

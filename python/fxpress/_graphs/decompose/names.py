@@ -7,6 +7,8 @@ names of a program's first trace are stored, and given to later equal programs w
 
 from __future__ import annotations
 
+import contextvars
+import functools
 import threading
 import weakref
 from typing import Any
@@ -16,6 +18,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import ExportGraphSignature
 from torch.fx import Graph, GraphModule, Node
 
+from fxpress import _native
 from fxpress._graphs.decompose.values import UnsafeError
 from fxpress._graphs.trace.proxy_calls import PLAIN_TYPES
 from fxpress._torch import symbols
@@ -23,6 +26,31 @@ from fxpress._torch.decompose_whole import shape_env_of
 
 _MOST_PROGRAMS = 64  # for how many programs a decomposition table shares node names (`_shared`)
 OTHER_NODES = "torch's trace of an equal program had other nodes"
+
+_any_names: contextvars.ContextVar[bool] = contextvars.ContextVar("any_names", default=False)
+
+
+def any_names(enabled: bool = True) -> _native.Block:
+    """Return a context manager in which names of nodes with symbolic sizes may differ from torch's.
+
+    In torch, these names depend on caches that earlier exports filled, so fxpress can only find
+    them by a full trace of the first of several equal programs. In the block, this program is also
+    built from templates. The nodes and their order, meta and values are equal to torch's. Names of
+    nodes, and so of the signature's outputs, may have other numbers, and nodes may list their users
+    in another order. torch has no such function.
+
+    Args:
+        enabled: False: decompose programs with the names of torch.
+
+    Returns:
+        A context manager for one thread or task.
+
+    Example:
+        >>> from fxpress import decompose
+        >>> with decompose.any_names():
+        ...     decomposed = decompose.run_decompositions(program)
+    """
+    return _native.Block(functools.partial(_any_names.set, enabled), _any_names.reset)
 
 
 class Names:
@@ -124,6 +152,7 @@ class Naming:
 
     Attributes:
         known: the Names for the nodes; None if no equal program was traced before.
+        is_free: whether nodes may have other names than in torch if `known` is None.
         is_first: True if no trace with the program's ShapeEnv has begun before.
     """
 
@@ -134,14 +163,21 @@ class Naming:
         self._key = (history.key, content)
         self.known = own.get(content) or shared.get(self._key)
         self.is_first = history.traces == 0
+        self.is_free = _any_names.get()
 
-    def without_names(self) -> Naming:
-        """Return a Naming for this program that neither uses nor stores Names."""
-        return Naming({}, {}, self._history, self._content)
+    def to_check(self, graph: Graph) -> Naming:
+        """Return the Naming of a full trace to compare with `graph`, built from templates."""
+        if not (self.is_first or self.known is None):
+            return self
+        naming = Naming({}, {}, self._history, self._content)
+        naming.known = Names(graph) if self.known is None else None
+        return naming
 
     def instantiated(self, graph: Graph) -> None:
         """Name a graph that was built from templates; raise UnsafeError if its nodes differ."""
-        assert self.known is not None
+        if self.known is None:
+            self._history.is_exact = False
+            return
         if self.known.give(graph) is None:
             self.known.has_templates = False
             raise UnsafeError(OTHER_NODES)

@@ -38,6 +38,7 @@ from fxpress._graphs.decompose.template import Template, specs_in
 from fxpress._graphs.decompose.values import Facts, Number, Storage, UnsafeError, Value
 from fxpress._graphs.decompose.whole import ranges_of
 from fxpress._graphs.decompose.write import Sources, Writer
+from fxpress._graphs.trace.blocks import fast_tracing
 from fxpress._graphs.unflatten.guards import check_own_inputs, user_inputs
 from fxpress._torch import decompose as compat
 from fxpress._torch import serde
@@ -107,9 +108,9 @@ def build_from_templates(
     """Return the decomposed program, and the plan that it was built from."""
     _check(program)
     if naming is not None:
-        if naming.known is None:
+        if naming.known is None and not naming.is_free:
             raise UnsafeError("the sizes are symbolic, and no equal program was traced before")
-        if not naming.known.has_templates:
+        if naming.known is not None and not naming.known.has_templates:
             raise UnsafeError(OTHER_NODES)
     mode = _fake_mode(program)
     if sizes.has_symbols(mode.shape_env):
@@ -153,7 +154,7 @@ def _trace(
         except UnsafeError as unsafe:
             failed.append(unsafe)
 
-    with fakes.mode, table.guarded.in_force():
+    with fast_tracing(), fakes.mode, table.guarded.in_force():
         compat.trace(body, fakes.mode, table.others, custom_triton_ops)
     if failed:
         # The full trace must begin with the fake tensor caches from before this trace.
