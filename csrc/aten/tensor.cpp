@@ -26,18 +26,27 @@ The copy is None for a value that `clone()` does not copy byte by byte.)");
   m.def("like_pattern", tensor::like_pattern, "pattern"_a, "storage"_a,
         "Return a tensor on the meta device with the sizes, strides and offset of `pattern`.");
   m.def(
-      "fake_with_numbers",
-      [](py::handle fake, const std::optional<at::Storage>& storage, const c10::SymInt& bytes,
-         const std::vector<c10::SymInt>& sizes, const std::vector<c10::SymInt>& strides,
-         const c10::SymInt& offset, bool protects) {
-        return py::reinterpret_steal<py::object>(tensor::fake_with_numbers(
-            fake.ptr(), storage, bytes, sizes, strides, offset, protects));
+      "fake_result",
+      [](py::handle fake, const std::optional<at::Tensor>& base, std::optional<int> creation,
+         const std::optional<at::Tensor>& edge,
+         std::optional<std::tuple<c10::SymInt, std::vector<c10::SymInt>, std::vector<c10::SymInt>,
+                                  c10::SymInt>>
+             numbers,
+         bool protects) {
+        std::optional<tensor::Numbers> given;
+        if (numbers) given = std::make_from_tuple<tensor::Numbers>(std::move(*numbers));
+        return py::reinterpret_steal<py::object>(
+            tensor::fake_result(fake.ptr(), base, creation, edge, given, protects));
       },
-      "fake"_a, "storage"_a, "bytes"_a, "sizes"_a, "strides"_a, "offset"_a, "protects"_a,
-      R"(Return a copy of a fake tensor with symbolic numbers, without its Python attributes.
+      "fake"_a, "base"_a, "creation"_a, "edge"_a, "numbers"_a, "protects"_a,
+      R"(Return a copy of a fake tensor, without its Python attributes.
 
-The copy gets `sizes`, `strides` and `offset`, which must equal the original's. If `storage` is
-None, the copy gets a new storage of `bytes` bytes.)");
+The copy has the storage of `base` or, if it is None, a new storage, and the gradient edge of `edge`.
+If `creation` is torch's CreationMeta, it is a view of `base` for autograd; if -1, it shares the
+version counter of `base`. numbers: (bytes of a new storage, sizes, strides, offset), which must
+equal the numbers of `fake`; None: as in `fake`.)");
+  m.def("creation_of_view", tensor::creation_of_view, "tensor"_a,
+        "Return the CreationMeta of a tensor that is a view for autograd, else None.");
   m.def(
       "call_digest",
       [](py::handle mode, py::handle fake_class, py::handle args, py::handle kwargs) {

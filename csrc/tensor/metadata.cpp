@@ -6,6 +6,7 @@
 #include <torch/csrc/Dtype.h>
 #include <torch/csrc/DynamicTypes.h>
 #include <torch/csrc/Exceptions.h>
+#include <torch/csrc/autograd/VariableTypeUtils.h>
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/autograd/variable.h>
 
@@ -28,18 +29,12 @@ struct Protected : c10::TensorImpl {
   }
 };
 
-// Copies a fake tensor like Tensor._make_subclass. torch calls Python code for the operators and
-// the device of the copy.
-at::Tensor copy_of(PyObject* object, const std::optional<at::Storage>& storage, bool protects) {
-  const at::Tensor& fake = THPVariable_Unpack(object);
-  // Copy the tensor itself, without calling its class or a mode.
-  const c10::impl::ExcludeDispatchKeyGuard no_python(c10::python_ks);
-  at::Tensor made = like_pattern(fake, storage);
-  made.set_requires_grad(fake.requires_grad());
+// Makes a copy of a fake tensor a fake tensor, except for its Python object, like
+// Tensor._make_subclass. torch calls Python code for the operators and the device of the copy.
+void make_fake(const at::Tensor& made, bool protects) {
   made.unsafeGetTensorImpl()->set_python_dispatch(true);
   made.unsafeGetTensorImpl()->set_python_custom_device(true);
   if (protects) made.storage().unsafeGetStorageImpl()->set_throw_on_mutable_data_ptr();
-  return made;
 }
 
 }  // namespace
@@ -66,27 +61,53 @@ bool read_facts(void* object, core::TensorFacts* facts) {
   return true;
 }
 
-void* fake_like(void* fake, void* storage, bool protects) {
+void* fake_like(void* object, void* storage, bool protects) {
   HANDLE_TH_ERRORS
-  auto* like = static_cast<PyObject*>(fake);
+  auto* like = static_cast<PyObject*>(object);
   std::optional<at::Storage> shared;
   if (storage != nullptr) shared = torch::createStorage(static_cast<PyObject*>(storage));
-  const at::Tensor made = copy_of(like, shared, protects);
+  const at::Tensor& fake = THPVariable_Unpack(like);
+  // Copy the tensor itself, without calling its class or a mode.
+  const c10::impl::ExcludeDispatchKeyGuard no_python(c10::python_ks);
+  const at::Tensor made = like_pattern(fake, shared);
+  made.set_requires_grad(fake.requires_grad());
+  make_fake(made, protects);
   return THPVariable_Wrap(made, Py_TYPE(like));
   END_HANDLE_TH_ERRORS
 }
 
-PyObject* fake_with_numbers(PyObject* fake, const std::optional<at::Storage>& storage,
-                            const c10::SymInt& bytes, const std::vector<c10::SymInt>& sizes,
-                            const std::vector<c10::SymInt>& strides, const c10::SymInt& offset,
-                            bool protects) {
-  const at::Tensor made = copy_of(fake, storage ? *storage : make_storage(bytes), protects);
-  auto& shape = Protected::shape_of(*made.unsafeGetTensorImpl());
-  shape.sizes_ = c10::SymDimVector(sizes.begin(), sizes.end());
-  shape.strides_ = c10::SymDimVector(strides.begin(), strides.end());
-  shape.storage_offset_ = offset;
-  shape.refresh_numel();
+PyObject* fake_result(PyObject* fake, const std::optional<at::Tensor>& base,
+                      std::optional<int> creation, const std::optional<at::Tensor>& edge,
+                      const std::optional<Numbers>& numbers, bool protects) {
+  const c10::impl::ExcludeDispatchKeyGuard no_python(c10::python_ks);
+  std::optional<at::Storage> storage;
+  if (base) storage = base->storage();
+  if (!base && numbers) storage = make_storage(numbers->bytes);
+  at::Tensor made = like_pattern(THPVariable_Unpack(fake), storage);
+  if (numbers) {
+    auto& shape = Protected::shape_of(*made.unsafeGetTensorImpl());
+    shape.sizes_ = c10::SymDimVector(numbers->sizes.begin(), numbers->sizes.end());
+    shape.strides_ = c10::SymDimVector(numbers->strides.begin(), numbers->strides.end());
+    shape.storage_offset_ = numbers->offset;
+    shape.refresh_numel();
+  }
+  if (base && creation == kDetached) {
+    torch::autograd::impl::set_version_counter(made, torch::autograd::impl::version_counter(*base));
+  } else if (base && creation) {
+    made = torch::autograd::as_view(*base, made, /*is_bw_differentiable=*/true,
+                                    /*is_fw_differentiable=*/true, /*view_func=*/nullptr,
+                                    /*rev_view_func=*/nullptr,
+                                    static_cast<torch::autograd::CreationMeta>(*creation));
+  }
+  make_fake(made, protects);
+  if (edge) share_gradient_edge(made, *edge);
   return THPVariable_Wrap(made, Py_TYPE(fake));
+}
+
+std::optional<int> creation_of_view(const at::Tensor& tensor) {
+  const auto* view = torch::autograd::impl::get_view_autograd_meta(tensor);
+  if (view == nullptr || !view->has_bw_view()) return std::nullopt;
+  return static_cast<int>(view->get_creation_meta());
 }
 
 void share_gradient_edge(const at::Tensor& made, const at::Tensor& like) {

@@ -19,14 +19,26 @@ void* fake_like(void* fake, void* storage, bool protects);
 // evaluated. If `storage` is nullopt, creates a storage as large as the storage of `pattern`.
 at::Tensor like_pattern(const at::Tensor& pattern, const std::optional<at::Storage>& storage);
 
-// Like fake_like(), for a fake tensor with symbolic sizes, strides or offset. The copy gets
-// `sizes`, `strides` and `offset`, which must equal the numbers of `fake`. It keeps torch's cached
-// facts about the layout of `fake`, except the number of elements, which is computed again. bytes:
-// the size of a new storage, if `storage` is nullopt.
-PyObject* fake_with_numbers(PyObject* fake, const std::optional<at::Storage>& storage,
-                            const c10::SymInt& bytes, const std::vector<c10::SymInt>& sizes,
-                            const std::vector<c10::SymInt>& strides, const c10::SymInt& offset,
-                            bool protects);
+// The numbers of a tensor, and the size of a new storage for it.
+struct Numbers {
+  c10::SymInt bytes;
+  std::vector<c10::SymInt> sizes, strides;
+  c10::SymInt offset;
+};
+
+inline constexpr int kDetached = -1;
+
+// Returns a copy of a fake tensor with the storage of `base`, or with a new storage. If `creation`
+// is a CreationMeta of torch, the copy is a view of `base` for autograd; if it is kDetached, the
+// copy only shares the version counter of `base`. `edge` has the gradient edge of the copy.
+// Symbolic `numbers` must equal the numbers of `fake`. The copy keeps torch's cached facts about
+// the layout of `fake`, except the number of elements, which is computed again.
+PyObject* fake_result(PyObject* fake, const std::optional<at::Tensor>& base,
+                      std::optional<int> creation, const std::optional<at::Tensor>& edge,
+                      const std::optional<Numbers>& numbers, bool protects);
+
+// Returns the CreationMeta of a tensor that is a view for autograd, else nullopt.
+std::optional<int> creation_of_view(const at::Tensor& tensor);
 
 // Gives `made` the grad_fn and the output number of `like`. If `like` is a leaf, `made` becomes a
 // leaf with the same requires_grad.

@@ -27,15 +27,15 @@ tensor_facts: object  # a capsule for _native, like `fake_like`
 fake_like: object
 
 def like_pattern(pattern: torch.Tensor, storage: torch.UntypedStorage | None) -> torch.Tensor: ...
-def fake_with_numbers(
+def fake_result(
     fake: torch.Tensor,
-    storage: torch.UntypedStorage | None,
-    bytes: int | torch.SymInt,
-    sizes: Sequence[int | torch.SymInt],
-    strides: Sequence[int | torch.SymInt],
-    offset: int | torch.SymInt,
+    base: torch.Tensor | None,
+    creation: int | None,
+    edge: torch.Tensor | None,
+    numbers: tuple[Any, Sequence[Any], Sequence[Any], Any] | None,
     protects: bool,
 ) -> Any: ...
+def creation_of_view(tensor: torch.Tensor) -> int | None: ...
 def call_digest(
     mode: Any, fake_class: type, args: Sequence[Any], kwargs: dict[str, Any]
 ) -> bytes | None: ...

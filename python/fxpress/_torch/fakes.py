@@ -11,11 +11,10 @@ try:
     from fxpress._torch import aten
 
     call_digest: Any = aten.call_digest
-    fake_with_numbers: Any = aten.fake_with_numbers
-    like_pattern: Any = aten.like_pattern
-    share_gradient_edge: Any = aten.share_gradient_edge
+    creation_of_view: Any = aten.creation_of_view
+    fake_result: Any = aten.fake_result
 except ImportError:  # fxpress has no `_aten` extension for this torch
-    call_digest = fake_with_numbers = like_pattern = share_gradient_edge = None
+    call_digest = creation_of_view = fake_result = None
 
 make_subclass = torch.Tensor._make_subclass
 protect_data = torch._C._set_throw_on_mutable_data_ptr

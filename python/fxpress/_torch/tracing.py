@@ -12,6 +12,7 @@ from torch._subclasses.fake_impls import fast_detach as fast_detach
 from torch._subclasses.fake_tensor import FakeTensor as FakeTensor
 from torch._subclasses.fake_tensor import FakeTensorConfig
 from torch._subclasses.fake_tensor import FakeTensorMode as FakeTensorMode
+from torch.autograd import forward_ad
 from torch.export._trace import _export_for_training
 from torch.fx import Tracer as Tracer
 from torch.fx import traceback as fx_traceback
@@ -52,8 +53,11 @@ TRACK_TENSOR = (proxy_tensor, "track_tensor")
 RUN_NODE = (symbolic_shapes.PropagateUnbackedSymInts, "run_node")
 MAKE_PLACEHOLDERS = (Tracer, "create_args_for_root")
 FIND_UNBACKED = (symbolic_shapes, "_free_unbacked_symbols_with_path")
+RUN_BACKWARD = (torch.autograd, "_engine_run_backward")
 CACHE_KEY = (FakeTensorMode, "_cache_key")
 FAKE_OF_CACHE = (FakeTensorMode, "_get_output_tensor_from_cache_entry")
+
+DETACH = torch.ops.aten.detach.default
 
 _TAGS = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
 # Operators that make_fx traces as other operators, or does not trace.
@@ -116,17 +120,26 @@ def is_of_functorch(function: Any) -> bool:
 
 
 class AutogradState(NamedTuple):
-    """Whether gradients, inference mode, and autocast on any device are enabled."""
+    """Whether gradients and inference mode are enabled."""
 
     gradients: bool
     inference: bool
-    autocast: bool
 
 
-def autograd_state() -> AutogradState:
-    """Return the state of this thread."""
-    autocast = torch._C._is_any_autocast_enabled()
-    return AutogradState(torch.is_grad_enabled(), torch.is_inference_mode_enabled(), autocast)
+def autograd_state() -> AutogradState | None:
+    """Return the state of this thread; None if results may depend on more than it and arguments.
+
+    Autocast copies a weight only at its first use. Transforms of functorch, forward-mode
+    derivatives and hooks for saved tensors observe the calls of operators.
+    """
+    if (
+        torch._C._is_any_autocast_enabled()
+        or torch._C._functorch.peek_interpreter_stack() is not None
+        or forward_ad._current_level >= 0
+        or torch._C._autograd._top_saved_tensors_default_hooks(False) is not None
+    ):
+        return None
+    return AutogradState(torch.is_grad_enabled(), torch.is_inference_mode_enabled())
 
 
 excluding: Any = torch._C._ExcludeDispatchKeyGuard
@@ -140,15 +153,29 @@ def excluded_autograd() -> Any:
 
 def state_of_cache_keys() -> tuple[Any, ...]:
     """Return the state of this thread that keys of the cache of fake tensors contain."""
-    state = (torch.get_default_dtype(), torch._C._get_default_device())
     is_tracing = proxy_tensor.get_proxy_mode() is not None
-    return (*state, torch.is_inference_mode_enabled(), is_tracing)
+    return (*default_dtype_and_device(), torch.is_inference_mode_enabled(), is_tracing)
 
 
-def cache_misses() -> int:
-    """Return how many results the cache of fake tensors did not have."""
-    misses: int = FakeTensorMode.cache_misses
-    return misses
+def cache_counts() -> tuple[int, int]:
+    """Return how many results the cache of fake tensors did not have, and how many it had."""
+    return FakeTensorMode.cache_misses, FakeTensorMode.cache_hits
+
+
+def count_hits(number: int) -> None:
+    """Add to the number of results that the cache of fake tensors had."""
+    FakeTensorMode.cache_hits += number
+
+
+def default_dtype_and_device() -> tuple[torch.dtype, torch.device]:
+    """Return the defaults on which results of operators depend."""
+    return torch.get_default_dtype(), torch._C._get_default_device()
+
+
+def has_one_dispatch_mode() -> bool:
+    """Return whether one dispatch mode is active, besides pre-dispatch modes."""
+    count: int = torch._C._len_torch_dispatch_stack()
+    return count == 1 and excluded_autograd() is None
 
 
 def counted_gradients() -> int:

@@ -12,8 +12,7 @@ import torch
 
 from fxpress._torch.fakes import (
     fake_of,
-    fake_with_numbers,
-    like_pattern,
+    fake_result,
     protects_data,
     without_data,
 )
@@ -77,16 +76,33 @@ class Fakes:
             plain = without_data(*geometry, metadata.dtype, storage)
             return fake_of(plain, metadata.requires_grad, metadata.device, state)
 
-    def like(self, pattern: Any, base: Any, *, requires_grad: bool) -> Any:
+    def result(
+        self,
+        pattern: Any,
+        base: Any,
+        *,
+        creation: int | None = None,
+        edge: Any = None,
+        numbers: tuple[Any, Any, Any] | None = None,
+    ) -> Any:
         """Return a fake tensor with the metadata of `pattern`, which `detached` returned.
 
-        The result has the storage of `base` or, if it is None, a new storage.
+        Args:
+            base: the tensor whose storage the result has; None: a new storage.
+            creation: torch's CreationMeta if the result is a view of `base` for autograd; -1 if it
+                is `base` detached.
+            edge: a tensor with the result's gradient edge; None: no gradients.
+            numbers: sizes, strides and offset of a result with symbolic ints.
         """
-        state = self._states[id(pattern.fake_mode), pattern.fake_device]
+        attributes = self._states[id(pattern.fake_mode), pattern.fake_device]
+        given = None
         with DisablePythonDispatcher(), DisableTorchDispatch():
-            storage = None if base is None else base.untyped_storage()
-            plain = like_pattern(pattern, storage)
-            return fake_of(plain, requires_grad, pattern.fake_device, state)
+            if numbers is not None:
+                size = another_number(pattern.untyped_storage().nbytes()) if base is None else 0
+                given = (size, *numbers)
+            made = fake_result(pattern, base, creation, edge, given, protects_data(attributes))
+        vars(made).update(attributes)
+        return made
 
     def of_numbers(
         self, mode: Any, metadata: Any, numbers: Any, base: Any, call_torch: Callable[[], Any]
@@ -105,25 +121,11 @@ class Fakes:
         if pattern is None:
             made = call_torch()
             symbolic = type(made) is FakeTensor and made._has_symbolic_sizes_strides
-            if fake_with_numbers is not None and symbolic:
+            if fake_result is not None and symbolic:
                 # A separate tensor, because the user's code may change the metadata of `made`.
                 self._patterns[key] = self.detached(made)
             return made
-        return self.with_numbers(pattern, base, numbers)
-
-    def with_numbers(self, pattern: Any, base: Any, numbers: Any) -> Any:
-        """Return a fake tensor as `like` does, with symbolic `numbers`: (sizes, strides, offset).
-
-        The numbers must equal the numbers of `pattern`. The result does not require gradients.
-        """
-        attributes = self._states[id(pattern.fake_mode), pattern.fake_device]
-        with DisablePythonDispatcher(), DisableTorchDispatch():
-            storage = None if base is None else base.untyped_storage()
-            size = another_number(pattern.untyped_storage().nbytes()) if base is None else 0
-            protects = protects_data(attributes)
-            made = fake_with_numbers(pattern, storage, size, *numbers, protects)
-        vars(made).update(attributes)
-        return made
+        return self.result(pattern, base, numbers=numbers)
 
     def set_meta(self, meta: dict[str, Any], fake: Any) -> None:
         """Set the `val` and `tensor_meta` of a node whose value is a simple fake tensor."""

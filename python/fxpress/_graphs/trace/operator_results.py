@@ -1,0 +1,151 @@
+"""Create the results of repeated calls of operators in a pre-dispatch trace.
+
+torch runs a call of an operator through its dispatcher, autograd, Python decompositions and the
+cache of fake tensors. The result depends on the metadata of the arguments, so fxpress creates the
+results of later equal calls as copies.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from fxpress._graphs.trace.fakes import Fakes, is_simple
+from fxpress._graphs.trace.results import (
+    CallValues,
+    Facts,
+    Index,
+    NotRepeatableError,
+    RepeatedValues,
+    Result,
+    facts_of,
+    key_of_call,
+    mapped,
+)
+from fxpress._torch import tracing as compat
+from fxpress._torch.fakes import call_digest, fake_result
+from fxpress._torch.origins import BUILTIN, user_kernel
+
+
+class RestartError(BaseException):
+    """Raised if the traced code computes gradients: repeated calls are not in autograd's graph."""
+
+
+class _Call(NamedTuple):
+    """A call of an operator, with its distinct tensors and symbolic ints."""
+
+    key: Any
+    inputs: Sequence[Any]
+    numbers: Sequence[torch.SymInt]
+
+
+class _Known(NamedTuple):
+    """What a call of an operator returned and counted."""
+
+    result: Any  # a Result, a list or tuple of them, or the Index of an input that was returned
+    gradients: int  # the number of autograd functions
+    hits: int  # the number of results from torch's cache of fake tensors
+    owner: Any  # keeps ids in the key from being reused
+
+
+class OperatorResults:
+    """Runs the operators of one trace at a time."""
+
+    def __init__(self, fakes: Fakes, *, repeats: bool) -> None:
+        self._fakes = fakes
+        self._repeats = repeats and fake_result is not None
+        self._begin(None)
+
+    def _begin(self, tracer: Any) -> None:
+        self._tracer = tracer
+        self._known: dict[Any, _Known | None] = {}
+        self._has_repeated = False
+        self._is_allowed = self._repeats and not user_kernel()
+
+    def before_backward(self) -> None:
+        """Raise RestartError if a call was repeated."""
+        if self._has_repeated:
+            raise RestartError
+
+    def run(self, tracer: Any, function: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Return the result of an operator: by torch, or equal to the result of an equal call."""
+        if tracer is not self._tracer:
+            self._begin(tracer)
+        state = compat.autograd_state() if self._is_allowed else None
+        call = None if state is None else self._call(state, function, args, kwargs)
+        if call is None:
+            return function(*args, **kwargs)
+        known = self._known.get(call.key)
+        if known is not None:
+            return self._repeat(known, call)
+        if call.key in self._known:
+            return function(*args, **kwargs)
+        before = _state(tracer, call.inputs)
+        misses, hits = compat.cache_counts()
+        gradients = compat.counted_gradients()
+        values = CallValues(self._fakes, call.inputs, call.numbers)
+        result = function(*args, **kwargs)
+        gradients = compat.counted_gradients() - gradients
+        if compat.cache_counts()[0] == misses:  # else, later calls may have other storages
+            hits = compat.cache_counts()[1] - hits
+            self._known[call.key] = None
+            if _state(tracer, call.inputs) == before:
+                with contextlib.suppress(NotRepeatableError):
+                    owner = (function, call.inputs[0].fake_mode)
+                    same = [i for i, each in enumerate(call.inputs) if each is result]
+                    described = Index(same[0]) if same else values.result(result, function)
+                    self._known[call.key] = _Known(described, gradients, hits, owner)
+        return result
+
+    def _call(self, state: Any, function: Any, args: Any, kwargs: dict[str, Any]) -> _Call | None:
+        if function.namespace not in BUILTIN or not compat.has_one_dispatch_mode():
+            return None
+        inputs = [*filter(_is_fake, args)]
+        for each in args:
+            if type(each) in (list, tuple):
+                inputs += filter(_is_fake, each)
+        # Constants are written when they are created. Autograd's graph keeps them alive for torch.
+        if not inputs or any(each.is_inference() or each._version for each in inputs):
+            return None
+        mode = inputs[0].fake_mode
+        head = (id(function), id(mode), state, compat.default_dtype_and_device())
+        digest = call_digest(mode, compat.FakeTensor, args, kwargs)
+        if digest is not None:
+            return _Call((*head, digest), inputs, ())
+        if mode.shape_env is None:
+            return None
+
+        def simple_facts(fake: Any) -> Facts:
+            if not is_simple(fake) or fake.fake_mode is not mode:
+                raise NotRepeatableError
+            return facts_of(fake)
+
+        arguments = (*args, *kwargs.values())
+        try:
+            found = key_of_call((*head, *kwargs), arguments, simple_facts, {})
+        except NotRepeatableError:
+            return None
+        return _Call(found[2], found[0], found[1])
+
+    def _repeat(self, known: _Known, call: _Call) -> Any:
+        if type(known.result) is Index:
+            return call.inputs[known.result.number]
+        values = RepeatedValues(self._fakes, call.inputs, call.numbers)
+        self._has_repeated = True
+        compat.count_gradients(known.gradients)
+        compat.count_hits(known.hits)
+        with compat.without_tracing() if call.numbers else contextlib.nullcontext():
+            return mapped(known.result, (Result,), values.create)
+
+
+def _state(tracer: Any, inputs: Sequence[Any]) -> Any:
+    """Return what a call changes if it adds nodes, calls torch's functions, or writes to inputs."""
+    versions = [each._version for each in inputs]
+    return len(tracer.graph.nodes), dict(tracer.torch_fn_counts), compat.autograd_state(), versions
+
+
+def _is_fake(value: Any) -> bool:
+    return type(value) is compat.FakeTensor

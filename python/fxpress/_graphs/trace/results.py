@@ -1,0 +1,275 @@
+"""Describe the results of calls on fake tensors, and create equal results for later equal calls."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch.fx import Node
+from torch.fx.immutable_collections import immutable_list
+
+from fxpress._graphs.trace.fakes import Fakes, is_simple
+from fxpress._graphs.trace.proxy_calls import PLAIN_TYPES
+from fxpress._torch import tracing as compat
+from fxpress._torch.fakes import creation_of_view
+from fxpress._torch.symbols import another_number, comparable
+
+
+class NotRepeatableError(Exception):
+    """Raised for a call that torch's code has to run each time."""
+
+
+class Index(NamedTuple):
+    """The number of a tensor in a call: arguments come first, then results of operators."""
+
+    number: int
+
+
+class Number(NamedTuple):
+    """The number of a symbolic int in a call: ints of arguments come first, then new ones."""
+
+    number: int
+
+
+class Result(NamedTuple):
+    """A fake tensor that an operator returned."""
+
+    pattern: Any  # a detached copy of it
+    edge: Any  # a tensor with the same gradient edge; None: no gradients are required
+    base: int | None  # the index of a tensor with the same storage; None: a new storage
+    hidden: Any  # the Result for the new tensor of which it is a view, or None
+    creation: int | None  # of a view for autograd: torch's CreationMeta; DETACHED; or None
+    facts: Any  # see `Facts`
+    new: list[torch.SymInt]  # the symbolic ints that no tensor or argument had before
+    numbers: Any  # sizes, strides and offset with a Number for each symbolic int; None: no symbols
+
+
+DETACHED = -1
+
+
+class Facts(NamedTuple):
+    """The properties of a fake tensor on which the trace of a call depends."""
+
+    fake: Any
+    key: tuple[Any, ...]
+    numbers: tuple[torch.SymInt, ...]  # its symbolic ints
+    version: int | None  # of the ShapeEnv, if there are symbolic ints
+
+
+def facts_of(fake: Any) -> Facts:
+    """Return the facts of a fake tensor for which `is_simple` holds."""
+    sizes = numbers_of(fake)
+    bits = (fake.requires_grad, fake.is_conj(), fake.is_neg(), fake.is_inference())
+    others = (fake.dtype, fake.device, *bits, fake.is_quantized)
+    nbytes = comparable(fake.untyped_storage().nbytes())
+    numbers = symbolic(*sizes)
+    if not numbers:
+        return Facts(fake, (*sizes, nbytes, *others), (), None)
+    expressions = tuple(map(comparable, (*sizes[0], *sizes[1], sizes[2])))
+    return Facts(fake, (expressions, nbytes, *others), numbers, compat.version_of(fake))
+
+
+def numbers_of(fake: Any) -> tuple[Any, Any, Any]:
+    """Return the sizes, strides and storage offset of a tensor."""
+    return fake.shape, fake.stride(), fake.storage_offset()
+
+
+def symbolic(sizes: Any, strides: Any, offset: Any) -> tuple[torch.SymInt, ...]:
+    """Return the symbolic ints among the sizes, strides and offset of a tensor."""
+    return tuple([each for each in (*sizes, *strides, offset) if type(each) is torch.SymInt])
+
+
+CONSTANTS = PLAIN_TYPES | {type(...)}
+SEQUENCES = frozenset((tuple, list, torch.Size, immutable_list))
+
+
+def key_of_call(
+    head: Sequence[Any],
+    arguments: Sequence[Any],
+    facts_of: Callable[[Any], Facts],
+    values: dict[Node, Any],
+) -> tuple[list[Any], list[torch.SymInt], tuple[Any, ...]]:
+    """Return the distinct tensors and symbolic ints of a call's arguments, and the call's key.
+
+    `head` begins the key. `values` has the value of each node among the arguments. Raises
+    NotRepeatableError for arguments that a key cannot contain.
+    """
+    indexes: dict[int, int] = {}
+    storages: dict[int, int] = {}
+    inputs: list[Any] = []
+    places: dict[int, int] = {}
+    numbers: list[torch.SymInt] = []
+    key: list[Any] = list(head)
+
+    def add_number(number: torch.SymInt) -> None:
+        place = places.setdefault(id(number.node), len(numbers))
+        if place == len(numbers):
+            numbers.append(number)
+        key.append(place)  # torch tells symbolic ints apart by identity
+
+    todo = list(arguments)[::-1]
+    while todo:
+        value = todo.pop()
+        if type(value) is Node:
+            value = values[value]
+        kind = type(value)
+        if kind is compat.FakeTensor:
+            number = indexes.get(id(value))
+            if number is None:
+                number = indexes[id(value)] = len(inputs)
+                inputs.append(value)
+                facts = facts_of(value)  # refuses tensors without a storage
+                storage = value.untyped_storage()._cdata
+                key.append(storages.setdefault(storage, len(storages)))
+                key.append(facts.key)
+                for each in facts.numbers:
+                    add_number(each)
+            key.append(Index(number))
+        elif kind in CONSTANTS:
+            key.append(kind)
+            key.append(value)
+        elif kind is float:
+            key.append(repr(value))  # -0.0 differs from 0.0, and nan equals nan
+        elif kind in SEQUENCES:
+            key.append((kind, len(value)))
+            todo += value[::-1]
+        elif kind is torch.SymInt:
+            key.append((kind, comparable(value)))
+            add_number(value)
+        elif kind is slice:
+            key.append(slice)
+            todo += (value.step, value.stop, value.start)
+        else:
+            raise NotRepeatableError
+    if not inputs:
+        raise NotRepeatableError
+    if numbers:
+        key.append(compat.version_of(inputs[0]))
+    return inputs, numbers, tuple(key)
+
+
+class CallValues:
+    """Describes the values of one call that torch runs."""
+
+    def __init__(
+        self, fakes: Fakes, inputs: Sequence[Any], numbers: Sequence[torch.SymInt]
+    ) -> None:
+        self._fakes = fakes
+        # Weak references, because functions of torch copy a result if there are other references.
+        self._indexes = {id(fake): (weakref.ref(fake), Index(i)) for i, fake in enumerate(inputs)}
+        self._count = len(inputs)
+        self._numbers = {id(number.node): i for i, number in enumerate(numbers)}
+        self._kept = list(numbers)  # keeps ids from being reused
+        self._bases: dict[int, int] = {}
+        for i, fake in enumerate(inputs):
+            self._bases.setdefault(fake.untyped_storage()._cdata, i)
+
+    @property
+    def has_symbols(self) -> bool:
+        """Whether a tensor or argument of the call has a symbolic int."""
+        return bool(self._kept)
+
+    def argument(self, value: Any) -> Any:
+        """Return an argument with an Index for each tensor and a Number for each symbolic int."""
+        kind = type(value)
+        if kind is compat.FakeTensor:
+            known = self._indexes.get(id(value))
+            if known is None or known[0]() is not value:
+                raise NotRepeatableError
+            return known[1]
+        if kind in CONSTANTS or kind is float:
+            return value
+        if kind in SEQUENCES:
+            return (list if kind is list else tuple)([self.argument(each) for each in value])
+        if kind is dict:
+            return {name: self.argument(each) for name, each in value.items()}
+        if kind is torch.SymInt and id(value.node) in self._numbers:
+            return Number(self._numbers[id(value.node)])
+        raise NotRepeatableError
+
+    def result(self, value: Any, function: Any) -> Any:
+        """Return an operator's result with a Result for each tensor, and number the tensors."""
+        if type(value) in (list, tuple):
+            return type(value)([self.result(each, function) for each in value])
+        known = self._indexes.get(id(value))
+        if not is_simple(value) or (known is not None and known[0]() is value):
+            raise NotRepeatableError
+        if not value.is_inference() and value._version:  # an operator wrote to its result
+            raise NotRepeatableError
+        base = self._bases.get(value.untyped_storage()._cdata)
+        creation, hidden = creation_of_view(value), None
+        if creation is None and base is not None:
+            if function is not compat.DETACH:
+                raise NotRepeatableError  # unknown whether the tensors share a version counter
+            creation = DETACHED
+        if creation is not None and base is None:
+            if not is_simple(value._base) or value._base._is_view():
+                raise NotRepeatableError
+            hidden = self._described(value._base, None, None, None)
+        number = self._count
+        self._count += 1
+        self._indexes[id(value)] = (weakref.ref(value), Index(number))
+        self._bases.setdefault(value.untyped_storage()._cdata, number)
+        return self._described(value, base, hidden, creation)
+
+    def _described(self, value: Any, base: Any, hidden: Any, creation: int | None) -> Result:
+        pattern, edge = self._fakes.detached(value), None
+        if value.requires_grad:
+            edge = self._fakes.result(pattern, None, edge=value)
+        facts = facts_of(value)
+        new: list[torch.SymInt] = []
+        for each in facts.numbers:
+            if self._numbers.setdefault(id(each.node), len(self._kept)) == len(self._kept):
+                self._kept.append(each)
+                new.append(each)
+        numbers = None
+        if facts.numbers:
+            numbers = self.argument(numbers_of(value))
+        return Result(
+            pattern, edge, base, hidden, creation, facts._replace(fake=None), new, numbers
+        )
+
+
+class RepeatedValues:
+    """Creates the tensors of a call that fxpress repeats.
+
+    Attributes:
+        tensors: the arguments, then the created tensors.
+        numbers: the symbolic ints, as numbered by `CallValues`.
+    """
+
+    def __init__(self, fakes: Fakes, inputs: list[Any], numbers: list[torch.SymInt]) -> None:
+        self._fakes = fakes
+        self.tensors = list(inputs)
+        self.numbers = list(numbers)
+
+    def create(self, item: Result) -> Any:
+        """Return a new fake tensor for a result, and number it."""
+        made = self._create(item)
+        self.tensors.append(made)
+        return made
+
+    def _create(self, item: Result) -> Any:
+        base = None if item.base is None else self.tensors[item.base]
+        if item.hidden is not None:
+            base = self._create(item.hidden)
+        numbers = None
+        if item.numbers is not None:
+            self.numbers.extend(map(another_number, item.new))
+            numbers = mapped(item.numbers, (Number,), lambda each: self.numbers[each.number])
+        return self._fakes.result(
+            item.pattern, base, creation=item.creation, edge=item.edge, numbers=numbers
+        )
+
+
+def mapped(value: Any, kinds: tuple[type, ...], function: Callable[[Any], Any]) -> Any:
+    """Return a copy of nested lists, tuples and dicts with `function(item)` for some types."""
+    if type(value) in kinds:
+        return function(value)
+    if type(value) in (list, tuple):
+        return type(value)([mapped(item, kinds, function) for item in value])
+    if type(value) is dict:
+        return {name: mapped(item, kinds, function) for name, item in value.items()}
+    return value
