@@ -47,6 +47,8 @@ version counter of `base`. numbers: (bytes of a new storage, sizes, strides, off
 equal the numbers of `fake`; None: as in `fake`.)");
   m.def("creation_of_view", tensor::creation_of_view, "tensor"_a,
         "Return the CreationMeta of a tensor that is a view for autograd, else None.");
+  m.def("known_layout", tensor::known_layout, "tensor"_a,
+        "Return a bit for each fact about a symbolic layout that torch has computed and cached.");
   m.def(
       "call_digest",
       [](py::handle mode, py::handle fake_class, py::handle args, py::handle kwargs) {

@@ -110,6 +110,17 @@ std::optional<int> creation_of_view(const at::Tensor& tensor) {
   return static_cast<int>(view->get_creation_meta());
 }
 
+int known_layout(const at::Tensor& tensor) {
+  c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
+  if (!impl.has_symbolic_sizes_strides()) return 0;
+  const c10::SymbolicShapeMeta& shape = Protected::shape_of(impl);
+  return (shape.has_numel() ? 1 : 0) | (shape.has_is_contiguous() ? 2 : 0) |
+         (shape.has_is_channels_last_contiguous() ? 4 : 0) |
+         (shape.has_is_channels_last_3d_contiguous() ? 8 : 0) |
+         (shape.has_is_channels_last() ? 16 : 0) | (shape.has_is_channels_last_3d() ? 32 : 0) |
+         (shape.has_is_non_overlapping_and_dense() ? 64 : 0);
+}
+
 void share_gradient_edge(const at::Tensor& made, const at::Tensor& like) {
   const auto& function = like.grad_fn();
   if (!function) {

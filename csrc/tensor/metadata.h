@@ -40,6 +40,10 @@ PyObject* fake_result(PyObject* fake, const std::optional<at::Tensor>& base,
 // Returns the CreationMeta of a tensor that is a view for autograd, else nullopt.
 std::optional<int> creation_of_view(const at::Tensor& tensor);
 
+// Returns a bit for each fact about the layout of a tensor with symbolic sizes that torch has
+// computed and cached, such as whether the tensor is contiguous.
+int known_layout(const at::Tensor& tensor);
+
 // Gives `made` the grad_fn and the output number of `like`. If `like` is a leaf, `made` becomes a
 // leaf with the same requires_grad.
 void share_gradient_edge(const at::Tensor& made, const at::Tensor& like);

@@ -11,18 +11,13 @@ import contextlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import torch
-
-from fxpress._graphs.trace.fakes import Fakes, is_simple
+from fxpress._graphs.trace.fakes import Fakes
 from fxpress._graphs.trace.results import (
     CallValues,
-    Facts,
     Index,
     NotRepeatableError,
     RepeatedValues,
     Result,
-    facts_of,
-    key_of_call,
     mapped,
 )
 from fxpress._torch import tracing as compat
@@ -35,11 +30,10 @@ class RestartError(BaseException):
 
 
 class _Call(NamedTuple):
-    """A call of an operator, with its distinct tensors and symbolic ints."""
+    """A call of an operator without symbolic sizes, and the tensors among its arguments."""
 
     key: Any
-    inputs: Sequence[Any]
-    numbers: Sequence[torch.SymInt]
+    inputs: list[Any]
 
 
 class _Known(NamedTuple):
@@ -86,7 +80,7 @@ class OperatorResults:
         before = _state(tracer, call.inputs)
         misses, hits = compat.cache_counts()
         gradients = compat.counted_gradients()
-        values = CallValues(self._fakes, call.inputs, call.numbers)
+        values = CallValues(self._fakes, call.inputs, ())
         result = function(*args, **kwargs)
         gradients = compat.counted_gradients() - gradients
         if compat.cache_counts()[0] == misses:  # else, later calls may have other storages
@@ -103,42 +97,27 @@ class OperatorResults:
     def _call(self, state: Any, function: Any, args: Any, kwargs: dict[str, Any]) -> _Call | None:
         if function.namespace not in BUILTIN or not compat.has_one_dispatch_mode():
             return None
-        inputs = [*filter(_is_fake, args)]
-        for each in args:
-            if type(each) in (list, tuple):
-                inputs += filter(_is_fake, each)
+        inputs = []
+        for each in (*args, *kwargs.values()):
+            inputs += filter(_is_fake, each if type(each) in (list, tuple) else (each,))
         # Constants are written when they are created. Autograd's graph keeps them alive for torch.
         if not inputs or any(each.is_inference() or each._version for each in inputs):
             return None
         mode = inputs[0].fake_mode
-        head = (id(function), id(mode), state, compat.default_dtype_and_device())
         digest = call_digest(mode, compat.FakeTensor, args, kwargs)
-        if digest is not None:
-            return _Call((*head, digest), inputs, ())
-        if mode.shape_env is None:
+        if digest is None:
             return None
-
-        def simple_facts(fake: Any) -> Facts:
-            if not is_simple(fake) or fake.fake_mode is not mode:
-                raise NotRepeatableError
-            return facts_of(fake)
-
-        arguments = (*args, *kwargs.values())
-        try:
-            found = key_of_call((*head, *kwargs), arguments, simple_facts, {})
-        except NotRepeatableError:
-            return None
-        return _Call(found[2], found[0], found[1])
+        defaults = compat.default_dtype_and_device()
+        return _Call((id(function), id(mode), state, defaults, digest), inputs)
 
     def _repeat(self, known: _Known, call: _Call) -> Any:
         if type(known.result) is Index:
             return call.inputs[known.result.number]
-        values = RepeatedValues(self._fakes, call.inputs, call.numbers)
+        values = RepeatedValues(self._fakes, call.inputs, ())
         self._has_repeated = True
         compat.count_gradients(known.gradients)
         compat.count_hits(known.hits)
-        with compat.without_tracing() if call.numbers else contextlib.nullcontext():
-            return mapped(known.result, (Result,), values.create)
+        return mapped(known.result, (Result,), values.create)
 
 
 def _state(tracer: Any, inputs: Sequence[Any]) -> Any:

@@ -13,7 +13,7 @@ from torch.fx.immutable_collections import immutable_list
 from fxpress._graphs.trace.fakes import Fakes, is_simple
 from fxpress._graphs.trace.proxy_calls import PLAIN_TYPES
 from fxpress._torch import tracing as compat
-from fxpress._torch.fakes import creation_of_view
+from fxpress._torch.fakes import creation_of_view, known_layout
 from fxpress._torch.symbols import another_number, comparable
 
 
@@ -68,7 +68,9 @@ def facts_of(fake: Any) -> Facts:
     if not numbers:
         return Facts(fake, (*sizes, nbytes, *others), (), None)
     expressions = tuple(map(comparable, (*sizes[0], *sizes[1], sizes[2])))
-    return Facts(fake, (expressions, nbytes, *others), numbers, compat.version_of(fake))
+    # A call may compute facts about a layout, which adds nodes unless they are known.
+    key = (expressions, nbytes, known_layout(fake), *others)
+    return Facts(fake, key, numbers, compat.version_of(fake))
 
 
 def numbers_of(fake: Any) -> tuple[Any, Any, Any]:
@@ -240,7 +242,9 @@ class RepeatedValues:
         numbers: the symbolic ints, as numbered by `CallValues`.
     """
 
-    def __init__(self, fakes: Fakes, inputs: list[Any], numbers: list[torch.SymInt]) -> None:
+    def __init__(
+        self, fakes: Fakes, inputs: Sequence[Any], numbers: Sequence[torch.SymInt]
+    ) -> None:
         self._fakes = fakes
         self.tensors = list(inputs)
         self.numbers = list(numbers)
