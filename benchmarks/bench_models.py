@@ -29,6 +29,11 @@ from timing import interleaved, per_node, ratio, stopwatch
 
 NEVER_SLOWER = Goal(1, more_is_better=True)
 CACHED = "llama_cache"  # returns keys and values
+STEPS = {
+    "any names": "first decomposition within `any_names()`",
+    "first": "first decomposition",
+    "second": "second decomposition",
+}
 FORWARD = "forward of the unflattened module"
 DIFFERENCE = 300  # characters of a difference in the report
 
@@ -146,8 +151,11 @@ def _exports(model: Model, rounds: int) -> Iterator[Step]:
 
 
 def _decompositions(model: Model, rounds: int) -> Iterator[Step]:
-    """Measure the first decomposition of a program, and then of an equal program."""
-    from tests.support.decompose_cases import assert_fresh_as_torch
+    """Measure the first decomposition of a program, and then of an equal program.
+
+    With dynamic sizes, also measure the first decomposition within `decompose.any_names()`.
+    """
+    from tests.support.decompose_cases import assert_equal_except_names, assert_fresh_as_torch
 
     for table, given in bench_decompose.TABLES.items():
         try:
@@ -159,9 +167,15 @@ def _decompositions(model: Model, rounds: int) -> Iterator[Step]:
         # fxpress each decompose a program that was just exported.
         decompose.forget_templates()
         compare = functools.partial(assert_fresh_as_torch, model.export, lambda given=given: given)
-        difference = _difference(compare)
+        differences = dict.fromkeys(("first", "second"), _difference(compare))
         reports: dict[str, Report] = {}
-        first: list[float] = []
+        others: dict[str, list[float]] = {"first": []}
+        if model.sizes == "dynamic":
+            compare = functools.partial(
+                assert_equal_except_names, model.export, lambda given=given: given
+            )
+            differences["any names"] = _difference(compare)
+            others["any names"] = []
 
         def fresh(name: str, given: Any = given, reports: dict[str, Report] = reports) -> float:
             with fxpress.installed():
@@ -170,19 +184,22 @@ def _decompositions(model: Model, rounds: int) -> Iterator[Step]:
             reports[name] = decompose.report()
             return seconds
 
-        def both(fresh: Callable[[str], float] = fresh, first: list[float] = first) -> float:
-            first.append(fresh("first"))
+        def both(fresh: Callable[[str], float] = fresh, others: Any = others) -> float:
+            if "any names" in others:
+                with decompose.any_names():
+                    others["any names"].append(fresh("any names"))
+            others["first"].append(fresh("first"))
             return fresh("second")
 
         def theirs(given: Any = given) -> float:
             return bench_decompose.processor_time(model.export(), given)()
 
-        seconds = {**interleaved({"second": both, "torch": theirs}, rounds), "first": first}
+        seconds = {**interleaved({"second": both, "torch": theirs}, rounds), **others}
         for name, report in reports.items():
             yield model.step(
-                f"`run_decompositions`, {table}, {name} decomposition",
+                f"`run_decompositions`, {table}, {STEPS[name]}",
                 seconds,
-                difference,
+                differences[name],
                 ours=name,
                 report=report,
             )

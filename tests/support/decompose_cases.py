@@ -116,20 +116,21 @@ def assert_fresh_as_torch(
 
 
 def assert_equal_except_names(
-    exported: Callable[[], ExportedProgram], table: str = "default"
+    exported: Callable[[], ExportedProgram], table: str | Callable[[], Any] = "default"
 ) -> None:
     """Compare with torch a program that was decomposed within `any_names`.
 
-    `exported` exports the program, once for each side.
+    `exported` exports the program, once for each side. `table`: as above.
     """
+    build = TABLES[table] if isinstance(table, str) else table
     theirs, ours = exported(), exported()
     ours._example_inputs = theirs._example_inputs
     FakeTensorMode.cache_clear()
-    expected = theirs.run_decompositions(TABLES[table]())
+    expected = theirs.run_decompositions(build())
     decompose.forget_templates()
     FakeTensorMode.cache_clear()
     with decompose.any_names():
-        made = decompose.run_decompositions(ours, TABLES[table]())
+        made = decompose.run_decompositions(ours, build())
     new_names = names.Names(expected.graph).give(made.graph)
     assert new_names is not None, "other nodes"
     arguments = [spec.arg for spec in made.graph_signature.output_specs]
