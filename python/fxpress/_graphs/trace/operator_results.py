@@ -97,7 +97,7 @@ class OperatorResults:
     def _call(self, state: Any, function: Any, args: Any, kwargs: dict[str, Any]) -> _Call | None:
         if function.namespace not in BUILTIN or not compat.has_one_dispatch_mode():
             return None
-        inputs = []
+        inputs: list[Any] = []
         for each in (*args, *kwargs.values()):
             inputs += filter(_is_fake, each if type(each) in (list, tuple) else (each,))
         # Constants are written when they are created. Autograd's graph keeps them alive for torch.
