@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import math
 import operator
-import os
 import threading
 import types
 from collections import namedtuple
@@ -57,6 +56,7 @@ from torch.utils._traceback import CapturedTraceback
 from torch.utils._triton import has_triton
 
 from fxpress._base.errors import Error
+from fxpress._base.replacement import replace_lock_in_children
 from fxpress._torch.versions import features
 
 OPS = "torch._ops"  # the `__module__` of operators
@@ -169,15 +169,7 @@ _module_uses: dict[type, set[int]] = {}  # registered class -> ids of `module_in
 # Reentrant, because `module_inputs.__del__` acquires the lock, and the garbage collector may call
 # it in the thread that holds the lock.
 _module_uses_lock = threading.RLock()
-
-
-def _forget_lock() -> None:
-    """Replace the lock in a forked child, because a thread of the parent may have held it."""
-    global _module_uses_lock
-    _module_uses_lock = threading.RLock()
-
-
-os.register_at_fork(after_in_child=_forget_lock)
+replace_lock_in_children(globals(), "_module_uses_lock")
 
 
 class module_inputs:  # noqa: N801
