@@ -231,7 +231,8 @@ def _defer(original: Any, self: torch.fx.GraphModule) -> Any:
     """Run the part of `GraphModule.recompile` that does not depend on the code."""
     if not _is_deferrable(self):
         return original(self)
-    torch_fx.set_specs(self)
+    for name, spec in torch_fx.tree_specs(self.graph).items():
+        setattr(self, name, spec)
     cls = type(self)
     with _lock:
         for name in torch_fx.CODE_ATTRIBUTES:

@@ -52,7 +52,7 @@ from torch.utils._sympy.numbers import int_oo as int_oo
 from torch.utils._sympy.symbol import SymT
 from torch.utils._sympy.symbol import prefix_str as prefix_str
 from torch.utils._sympy.value_ranges import ValueRanges as ValueRanges
-from torch.utils._traceback import CapturedTraceback
+from torch.utils._traceback import CapturedTraceback as CapturedTraceback
 from torch.utils._triton import has_triton
 
 from fxpress._base.errors import Error
@@ -113,6 +113,9 @@ class SerializeError(Error, torch_serialize.SerializeError):  # type: ignore[mis
 # The verifiers whose checks fxpress implements. Other dialects have other verifiers.
 VERIFIERS = (_Verifier, TrainingIRVerifier)
 
+# Returns the builtin functions that torch's verifier accepts as targets.
+allowed_builtins = _Verifier().allowed_builtin_ops
+
 make_union_tag = type(schema.SymInt.create(as_int=0).type).create
 
 Union = schema._Union
@@ -131,31 +134,25 @@ is_supported_equivalence = symbolic_shapes._is_supported_equivalence
 without_modes = _disable_current_modes
 ModuleCallEntry = exported_program.ModuleCallEntry
 ModuleCallSignature = exported_program.ModuleCallSignature
+# The higher-order operators that torch serializes by special rules.
+SPECIAL_OPERATORS = frozenset({aoti_call_delegate, triton_kernel_wrapper_functional})
+# A new GraphModule; if its code has a SyntaxError, torch warns and leaves out the code.
+create_graph_module = exported_program._create_graph_module_for_export
+schemas_of_operator = torch._C._jit_get_schemas_for_operator
 assert_scalar = torch.ops.aten._assert_scalar.default
 ScriptObject = torch._C.ScriptObject
 
 
 # Functions on numbers that programs call. torch's serializer refuses them; fxpress's accepts them.
-_FURTHER_SYM_OPS = (
+FURTHER_SYM_OPS = (
     *(math.ceil, math.floor, round, abs, operator.abs, operator.not_),
     *(torch.sym_sum, symbolic_shapes.cast_symbool_to_symint_guardless),
 )
 
 
-def sym_ops() -> Iterator[Any]:
-    """Yield the functions on numbers that a file may name: `SYM_OPS` and `_FURTHER_SYM_OPS`."""
-    yield from SYM_OPS
-    yield from _FURTHER_SYM_OPS
-
-
 def is_sym_op(target: Any) -> bool:
     """Return whether a target is a function on numbers that a file may name."""
-    return target in SYM_OPS or target in _FURTHER_SYM_OPS
-
-
-def allowed_builtins() -> list[Any]:
-    """Return the builtin functions that torch's verifier accepts as targets."""
-    return list(_Verifier().allowed_builtin_ops())
+    return target in SYM_OPS or target in FURTHER_SYM_OPS
 
 
 def with_aten(versions: dict[str, int] | None) -> dict[str, int]:
@@ -267,16 +264,6 @@ def is_composite(target: Any) -> bool:
     # `_dispatch_has_kernel_for_dispatch_key` raises for operators that only the JIT has.
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
     return bool(torch._C._dispatch_has_kernel(name) and has_kernel(name, key))
-
-
-def is_random(target: Any) -> bool:
-    """Return whether an operator draws from a random generator."""
-    return torch.Tag.nondeterministic_seeded in getattr(target, "tags", ())
-
-
-def special_operators() -> frozenset[Any]:
-    """Return the higher-order operators that torch serializes by special rules."""
-    return frozenset({aoti_call_delegate, triton_kernel_wrapper_functional})
 
 
 def dump_treespec(spec: Any) -> str:
@@ -424,16 +411,6 @@ def constrain_size(shape_env: Any, expression: Any) -> None:
     shape_env._constrain_range_for_size(expression)
 
 
-def stack_here() -> Any:
-    """Return the Python stack of the caller, for messages about symbols."""
-    return CapturedTraceback.extract(skip=1)
-
-
-def has_operator(namespace: str, name: str) -> bool:
-    """Return whether an operator is registered in this process."""
-    return bool(torch._C._jit_get_schemas_for_operator(f"{namespace}::{name}"))
-
-
 def is_of_torch(operator: Any) -> bool:
     """Return whether torch, but not `torch.testing`, defines the class of an operator."""
     module = type(operator).__module__
@@ -481,8 +458,3 @@ def replaced(program: ExportedProgram, **fields: Any) -> ExportedProgram:
         "guards_code": guards_code(program),
     }
     return make_program({**same, **fields}, is_valid=False)
-
-
-def create_graph_module(root: torch.nn.Module, graph: torch.fx.Graph) -> Any:
-    """Return a GraphModule; if its code has a SyntaxError, torch warns and leaves out the code."""
-    return exported_program._create_graph_module_for_export(root, graph)

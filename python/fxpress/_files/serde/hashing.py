@@ -55,7 +55,8 @@ def _describe(target: Any) -> Traits:
     if schema.name.removeprefix("aten::") in _BATCH_NORMS:
         written += _STATISTICS
     has_effect = (not schema.returns and not written) or compat.is_effectful(target)
-    return aliased, written, compat.is_random(target), has_effect, False
+    is_random = torch.Tag.nondeterministic_seeded in getattr(target, "tags", ())
+    return aliased, written, is_random, has_effect, False
 
 
 def traits_of(target: Any) -> Traits:

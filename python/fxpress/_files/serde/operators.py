@@ -160,8 +160,7 @@ def _describe(target: Any) -> Described:
     if isinstance(target, torch_fx.OpOverload):
         return _with_schema(operator_name(target), compat.schema_of(target), target)
     if isinstance(target, torch_fx.HigherOrderOperator):
-        special = target in compat.special_operators()
-        kind = Kind.SPECIAL if special else Kind.HIGHER_ORDER
+        kind = Kind.SPECIAL if target in compat.SPECIAL_OPERATORS else Kind.HIGHER_ORDER
         return described_kind(kind, operator_name(target), allowed=True)
     if type(target) in compat.EXTENSIONS:
         return _with_schema(_extension_name(target), schema_of(target))

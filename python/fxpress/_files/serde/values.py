@@ -148,7 +148,7 @@ class Values:
                 expression, compiler_min=limits.lower, compiler_max=limits.upper
             )
         if isinstance(expression, sympy.Symbol):
-            self.shape_env.var_to_stack[expression] = compat.stack_here()
+            self.shape_env.var_to_stack[expression] = compat.CapturedTraceback.extract()
         return expression
 
     def expression(self, text: str | sympy.Basic, hint: Any = None, is_offset: bool = False) -> Any:

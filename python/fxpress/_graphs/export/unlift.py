@@ -91,8 +91,8 @@ def _unlift_exported_program_lifted_states(
 
 def _unlifted(ep: ExportedProgram, check_guards: bool) -> torch.fx.GraphModule:
     ep = torch_export.with_distinct_names(ep)
-    cleaned, is_clean = ep, torch_unlift.is_of_training(ep)
-    if not is_clean:
+    cleaned, is_clean = ep, ep.verifiers[0].dialect == "TRAINING"
+    if not is_clean:  # the training dialect keeps dead code and tokens
         cleaned = torch_export.without_tokens_and_dead_bodies(ep)
         is_clean = cleaned is not ep
     call = ep.call_spec
