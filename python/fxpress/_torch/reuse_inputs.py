@@ -14,7 +14,6 @@ from torch._dynamo.guards import GuardBuilder, install_guard
 from torch._dynamo.utils import _extract_tensor_dict, get_unique_name_wrt
 from torch._dynamo.variables.base import VariableTracker
 from torch._dynamo.variables.builder import GraphArg, TrackedFake, _clone_input
-from torch._dynamo.variables.tensor import TensorVariable
 from torch._guards import Source
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils.weak import TensorWeakRef
@@ -175,11 +174,6 @@ def _real_values(tracer: Any) -> _RealValues:
     if not isinstance(known, _RealValues):
         known = tracer.real_value_cache = _RealValues(known)
     return known
-
-
-def can_copy_input(variable: Any) -> bool:
-    """Return whether a variable of an input is a plain TensorVariable."""
-    return type(variable) is TensorVariable
 
 
 def _note_fake(output: Any, like: Any, parameter: Any, fake: torch.Tensor, source: Source) -> None:

@@ -17,11 +17,8 @@ from fxpress._torch.reuse import (
     SymNodeVariable,
     VariableBuilder,
     VariableTracker,
-    copy_container,
-    copy_number,
     copy_symbol,
-    copy_tensor,
-    note_proxyable,
+    copy_variable,
     repeat_guard,
     separate_guards,
     symbols_of,
@@ -228,11 +225,11 @@ class _Instance:
         if found is None:
             proxy = torch.fx.Proxy(self.same.nodes[step.node], self.tracer)
             if isinstance(old, SymNodeVariable):
-                found = copy_number(old, proxy)
+                found = SymNodeVariable(proxy, proxy.node.meta["example_value"])
             else:
-                found = copy_tensor(old, proxy)
+                found = copy_variable(old, proxy=proxy)
                 found._is_name_set = step.node in self.template.renamed
-            note_proxyable(self.tracer, found)
+            self.tracer.record_proxyable_vt(found)
             self.variables[id(old)] = found
         return found
 
@@ -240,7 +237,7 @@ class _Instance:
         """Return the variable for a tuple or a list that is `old` in the recorded call."""
         found = self.variables.get(id(old))
         if found is None:
-            found = self.variables[id(old)] = copy_container(old, items)
+            found = self.variables[id(old)] = copy_variable(old, items=items)
         return found
 
 
