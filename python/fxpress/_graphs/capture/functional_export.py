@@ -82,13 +82,12 @@ clean_nn_module_stack = clean_nn_module_stack_and_source_fn  # the name in older
 
 def _untraced_operation(capture: Callable[_P, _R]) -> Callable[_P, _R]:
     """Wrap a capture: report its calls as events, reserve stack space, and hide it from Dynamo."""
-    watched = operation("functional_export.capture", _sizes)(with_space(capture))
+    watch = operation(
+        "functional_export.capture", lambda m, *_, **__: {"nodes": len(m.graph.nodes)}
+    )
+    watched = watch(with_space(capture))
     made: Callable[_P, _R] = torch.compiler.disable(watched, reason="it is a capture")
     return made
-
-
-def _sizes(made: Any, *_: Any, **__: Any) -> dict[str, int]:
-    return {"nodes": len(made.graph.nodes)}
 
 
 @expand_aliases

@@ -54,11 +54,7 @@ _WRITTEN = (
 )
 
 
-def _sizes(made: torch.fx.GraphModule, *_: Any, **__: Any) -> dict[str, int]:
-    return {"nodes": len(made.graph.nodes)}
-
-
-@operation("export.module", _sizes)
+@operation("export.module", lambda made, *_, **__: {"nodes": len(made.graph.nodes)})
 def _unlift_exported_program_lifted_states(
     ep: ExportedProgram, check_guards: bool = True
 ) -> torch.fx.GraphModule:

@@ -386,38 +386,31 @@ class UnflattenedModule(_SubmoduleBase, torch_export.UnflattenedModule):  # type
         guards_and_inputs = guards.input_guards(export_module) if check_guards else None
         if guards_and_inputs is not None:
             self.__dict__[inputs.GUARDS] = guards_and_inputs
-        target_device = None if device is None else torch.device(device)
-        options = (share_state, target_device, progress, drop_dead_code)
-        _native.on_unchanged(export_module.graph, lambda: self._build(export_module, *options))
+        target = None if device is None else torch.device(device)
 
-    def _build(
-        self,
-        program: ExportedProgram,
-        share_state: bool,
-        device: torch.device | None,
-        progress: Progress,
-        drop_dead_code: bool,
-    ) -> None:
-        program = torch_export.with_distinct_names(program)
-        # The caller's `progress` function must not run while the garbage collector is paused.
-        with _native.GcPause() if progress is False else contextlib.nullcontext():
-            with phase("state"):
-                state = source.collect(
-                    program, share_state=share_state, device=device, progress=progress
-                )
-            with _native.GcPause(), phase("graph"):
-                facts = source.of_program(
-                    program,
-                    self.module_call_graph,
-                    state,
-                    (InterpreterModule, InterpreterModuleDispatcher),
-                    run_with_interpreter=self._run_with_interpreter,
-                    drop_dead_code=drop_dead_code,
-                )
-                facts["owner"] = bodies.copy_with_separate_bodies(program.graph_module)
-                self._ty, cuts = _native.unflatten(facts, self)
-        if cuts:  # an unneeded call could start a garbage collection
-            _log_cuts(cuts)
+        def build() -> None:
+            program = torch_export.with_distinct_names(export_module)
+            # The caller's `progress` function must not run while the garbage collector is paused.
+            with _native.GcPause() if progress is False else contextlib.nullcontext():
+                with phase("state"):
+                    state = source.collect(
+                        program, share_state=share_state, device=target, progress=progress
+                    )
+                with _native.GcPause(), phase("graph"):
+                    facts = source.of_program(
+                        program,
+                        self.module_call_graph,
+                        state,
+                        (InterpreterModule, InterpreterModuleDispatcher),
+                        run_with_interpreter=self._run_with_interpreter,
+                        drop_dead_code=drop_dead_code,
+                    )
+                    facts["owner"] = bodies.copy_with_separate_bodies(program.graph_module)
+                    self._ty, cuts = _native.unflatten(facts, self)
+            if cuts:  # an unneeded call could start a garbage collection
+                _log_cuts(cuts)
+
+        _native.on_unchanged(export_module.graph, build)
 
     # ---- running ----
 
