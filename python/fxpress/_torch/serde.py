@@ -448,13 +448,6 @@ def make_program(fields: dict[str, Any], is_valid: bool) -> ExportedProgram:
 
 def replaced(program: ExportedProgram, **fields: Any) -> ExportedProgram:
     """Return a copy of a program with some arguments of `make_program` replaced."""
-    same = {
-        "state_dict": program.state_dict,
-        "range_constraints": program.range_constraints,
-        "module_call_graph": program.module_call_graph,
-        "example_inputs": program.example_inputs,
-        "constants": program.constants,
-        "verifiers": program.verifiers,
-        "guards_code": guards_code(program),
-    }
-    return make_program({**same, **fields}, is_valid=False)
+    names = ("state_dict", "range_constraints", "module_call_graph", "example_inputs")
+    same = {name: getattr(program, name) for name in (*names, "constants", "verifiers")}
+    return make_program({"guards_code": guards_code(program), **same, **fields}, is_valid=False)

@@ -100,18 +100,8 @@ class _Watched:
         for watcher in self._watchers:
             if watcher in watchers:  # not removed while the block ran
                 watcher.take(event)
-        if not event.is_operation:
-            log.debug("fxpress.%s in %s", event.path, _Duration(event.wall))
-
-
-class _Duration:
-    """The text of a duration, formatted only if a log record is written."""
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-
-    def __str__(self) -> str:
-        return duration_text(self._seconds)
+        if not event.is_operation and log.isEnabledFor(logging.DEBUG):
+            log.debug("fxpress.%s in %s", event.path, duration_text(event.wall))
 
 
 def phase(name: str) -> contextlib.AbstractContextManager[object]:
