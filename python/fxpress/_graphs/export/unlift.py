@@ -9,12 +9,13 @@ from typing import Any, TypedDict
 import torch
 import torch.fx
 from torch.export import ExportedProgram
-from torch.export.graph_signature import InputKind, OutputKind
+from torch.export.graph_signature import InputKind
 
 from fxpress import _native
 from fxpress._graphs.export import state
 from fxpress._graphs.unflatten.guards import argument_names, guards_module
 from fxpress._graphs.unflatten.inputs import is_parameter_name
+from fxpress._graphs.unflatten.source import MUTATIONS
 from fxpress._torch import deferred_code, native_tables
 from fxpress._torch import export as torch_export
 from fxpress._torch import fx as torch_fx
@@ -47,11 +48,6 @@ class Source(TypedDict):
 _GUARDS = "_guards_fn"
 
 _STATE = (InputKind.BUFFER, InputKind.CONSTANT_TENSOR, InputKind.PARAMETER, InputKind.CUSTOM_OBJ)
-_WRITTEN = (
-    OutputKind.BUFFER_MUTATION,
-    OutputKind.USER_INPUT_MUTATION,
-    OutputKind.PARAMETER_MUTATION,
-)
 
 
 @operation("export.module", lambda made, *_, **__: {"nodes": len(made.graph.nodes)})
@@ -131,7 +127,7 @@ def _module(
             "into": written,
             "lifted": [s.target if s.kind in _STATE else None for s in signature.input_specs],
             "outputs": pytree.tree_leaves(graph.output_node().args),
-            "written": [s.target if s.kind in _WRITTEN else None for s in signature.output_specs],
+            "written": [s.target if s.kind in MUTATIONS else None for s in signature.output_specs],
             "owner": state.owner(program.graph_module, lifted),
             "state": {each.name: each.value for each in lifted},
             "module_class": torch_unlift.StatefulGraphModule,
