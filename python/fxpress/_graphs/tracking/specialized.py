@@ -91,8 +91,6 @@ class NNModuleVariable(StackSource, TorchNNModuleVariable):  # type: ignore[misc
         self.value = value
         self.nn_module_stack_source = self.source
 
-    # The module and its type
-
     def _module(self, tx: Translator) -> Any:
         return tx.output.get_submodule(self.module_key)
 
@@ -145,8 +143,6 @@ class NNModuleVariable(StackSource, TorchNNModuleVariable):  # type: ignore[misc
         if tx.f_code.co_name != "__init__":
             GenerationTracker.mark_class_dynamic(type(module))
         raise UnspecializeRestartAnalysis
-
-    # Containers
 
     def unpack_var_sequence(self, tx: Translator) -> list[VariableTracker]:
         container = self._module(tx)
@@ -213,8 +209,6 @@ class NNModuleVariable(StackSource, TorchNNModuleVariable):  # type: ignore[misc
             f"{self}.__getitem__(slice)",
             source=NNModuleSource(GetItemSource(self.source, key)),
         )
-
-    # Attributes
 
     def get_attribute(self, tx: Translator, name: str) -> VariableTracker:
         module = self._module(tx)
@@ -312,8 +306,6 @@ class NNModuleVariable(StackSource, TorchNNModuleVariable):  # type: ignore[misc
             )
         method = bound_method(function, self, AttrSource(obj_source, "__getattr__"))
         return method.call_function(tx, [VariableTracker.build(tx, name)], {})
-
-    # Calls
 
     def call_function(self, tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
         module = self._module(tx)

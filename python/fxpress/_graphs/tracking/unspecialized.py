@@ -143,8 +143,6 @@ class UnspecializedNNModuleVariable(StackSource, TorchUnspecializedNNModuleVaria
             unpacked = UserDefinedObjectVariable.unpack_var_sequence(self, tx)
         return unpacked
 
-    # Calls
-
     def call_function(self, tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
         if call_once is None:
             return self._call_function(tx, args, kwargs)
@@ -261,8 +259,6 @@ class UnspecializedNNModuleVariable(StackSource, TorchUnspecializedNNModuleVaria
 
         return UserDefinedObjectVariable.call_method(self, tx, name, list(args), kwargs)
 
-    # Identity
-
     def get_id(self, tx: Translator) -> int | None:
         note_once(tx, "the identity of a module")
         found: int | None = super().get_id(tx)
@@ -272,8 +268,6 @@ class UnspecializedNNModuleVariable(StackSource, TorchUnspecializedNNModuleVaria
         note_once(tx, "the hash of a module")
         found: tuple[int, bool] = super().hash_impl(tx)
         return found
-
-    # Changes
 
     def _note_assignment(self, own: dict[str, Any], name: str, value: VariableTracker) -> None:
         """Set `is_state_mutated` if state is assigned, because the live module does not change."""
@@ -316,8 +310,6 @@ class UnspecializedNNModuleVariable(StackSource, TorchUnspecializedNNModuleVaria
             object.__delattr__(blank, name)
         except AttributeError as error:
             raise_observed(tx, AttributeError, *map(str, error.args))
-
-    # Attributes
 
     def get_attribute(self, tx: Translator, name: str) -> VariableTracker:
         journal = open_journal(tx)

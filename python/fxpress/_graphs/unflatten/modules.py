@@ -412,8 +412,6 @@ class UnflattenedModule(_SubmoduleBase, torch_export.UnflattenedModule):  # type
 
         _native.on_unchanged(export_module.graph, build)
 
-    # ---- running ----
-
     def process_forward_inputs(self, *args: Any, **kwargs: Any) -> list[Any]:
         """Return the flat inputs of a call, adapted and checked as the program requires."""
         return inputs.process(self, args, kwargs)
@@ -439,13 +437,9 @@ class UnflattenedModule(_SubmoduleBase, torch_export.UnflattenedModule):  # type
             outputs = type(self._fxpress_runnable).forward(self, *flat)
         return pytree.tree_unflatten(outputs, out_spec)
 
-    # ---- copies ----
-
     def __getstate__(self) -> dict[str, Any]:
         self.graph_signature  # noqa: B018  (computes it)
         return super().__getstate__()
-
-    # ---- edits and views ----
 
     def _dispatch_modules(
         self, redirected_call_indices: dict[str, str], consts_targets: set[str]

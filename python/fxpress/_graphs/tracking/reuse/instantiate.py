@@ -75,8 +75,6 @@ class _Instance:
             self.fakes[id(before)] = after
             self.storages.setdefault(storage_id(before), after)
 
-    # Modules
-
     def _enter_modules(self) -> None:
         """Count the calls of modules within the call, and record them, as tracing does."""
         objects, numbers = self.call.structure.objects, self.template.numbers
@@ -104,8 +102,6 @@ class _Instance:
         """Return the `nn_module_stack` of a new node for the stack of the old node."""
         inner = list(old)[self.template.call.depth :]
         return self.outside | dict(self.keys[key] for key in inner)
-
-    # Steps
 
     def _add_input(self, step: Step) -> None:
         tensor = self.call.structure.objects[step.number]
@@ -172,8 +168,6 @@ class _Instance:
             return self._value(old)
         return old
 
-    # Values
-
     def _value(self, old: Any) -> Any:
         if isinstance(old, torch.Tensor):
             return self._tensor(old)
@@ -204,8 +198,6 @@ class _Instance:
         if old.requires_grad:
             share_gradient_edge(made, old)
         return made
-
-    # Guards and the result
 
     def _add_guards(self, fresh: dict[Any, list[Any]]) -> None:
         guards = self.output.guards

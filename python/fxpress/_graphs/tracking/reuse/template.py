@@ -222,8 +222,6 @@ class Template:
             raise NotReusable("the call reads sizes of values that are not inputs of the call")
         return [(size, by_name[size.name]) for size in sizes]
 
-    # The result
-
     def _result(self, variable: Any) -> Callable[[Any], VariableTracker]:
         """Return a function that maps an equal call's `_Instance` to the variable of its result."""
         if isinstance(variable, LazyVariableTracker):
