@@ -121,7 +121,10 @@ def add_attribute(
     meta = {"example_value": given.fake, "tensor_dict": _extract_tensor_dict(parameter)}
     proxy = torch.fx.Proxy(make_node(name, meta), output.root_tracer)
     if tx.export:
-        _real_values(proxy.tracer).add(proxy.node, parameter, tx.fake_mode)
+        tracer = proxy.tracer
+        if not isinstance(tracer.real_value_cache, _RealValues):
+            tracer.real_value_cache = _RealValues(tracer.real_value_cache)
+        tracer.real_value_cache.add(proxy.node, parameter, tx.fake_mode)
     made = _variable(tx, given, proxy, GuardBuilder.TENSOR_MATCH)
     made._is_name_set = False
     output.root_tracer.record_proxyable_vt(made)
@@ -167,13 +170,6 @@ class _RealValues(dict):  # type: ignore[type-arg]
     def clear(self) -> None:
         self._pending.clear()
         super().clear()
-
-
-def _real_values(tracer: Any) -> _RealValues:
-    known = tracer.real_value_cache
-    if not isinstance(known, _RealValues):
-        known = tracer.real_value_cache = _RealValues(known)
-    return known
 
 
 def _note_fake(output: Any, like: Any, parameter: Any, fake: torch.Tensor, source: Source) -> None:

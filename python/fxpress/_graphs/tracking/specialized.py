@@ -310,8 +310,9 @@ class NNModuleVariable(StackSource, TorchNNModuleVariable):  # type: ignore[misc
     def call_function(self, tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
         module = self._module(tx)
         source = self.get_nn_module_stack_source()
+        sequential = torch.nn.Sequential
         with record_nn_module_stack(self.module_key, source, tx, module):
-            if _is_plain_sequential(module):
+            if isinstance(module, sequential) and type(module).forward is sequential.forward:
                 return self._call_children(tx, module, args, kwargs)
             if is_lazy_module(module):
                 if module.cls_to_become is not None:
@@ -394,11 +395,6 @@ def _find_member(module: Any, own: dict[str, Any], name: str) -> tuple[Any, bool
         if name in own.get(table, ()):
             return own[table][name], True
     return inspect.getattr_static(module, name, _MISSING), False
-
-
-def _is_plain_sequential(module: Any) -> bool:
-    sequential = torch.nn.Sequential
-    return isinstance(module, sequential) and type(module).forward is sequential.forward
 
 
 def _inline(

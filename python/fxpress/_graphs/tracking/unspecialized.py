@@ -389,7 +389,9 @@ class UnspecializedNNModuleVariable(StackSource, TorchUnspecializedNNModuleVaria
             found = self.getattr_helper(tx, "_modules", key)
             # A buffer takes precedence. A look-up adds guards, so look only if a buffer may exist.
             buffers: Any = self.value.__dict__["_buffers"]
-            if found is None or name in buffers or _is_changed(tx, buffers):
+            effects = tx.output.side_effects
+            is_changed = buffers in effects and effects.is_modified(effects[buffers])
+            if found is None or name in buffers or is_changed:
                 buffer = self.getattr_helper(tx, "_buffers", key)
                 found = found if buffer is None else buffer
         if found is None:
@@ -430,12 +432,6 @@ def _kind_of_state(value: VariableTracker) -> str | None:
     if value.is_tensor() and value.python_type() is torch.nn.Parameter:
         return "parameters"
     return "module" if isinstance(value, TRACKED_MODULES) else None
-
-
-def _is_changed(tx: Translator, table: Any) -> bool:
-    """Return whether the traced program has changed a dict."""
-    effects = tx.output.side_effects
-    return table in effects and effects.is_modified(effects[table])
 
 
 class UnspecializedBuiltinNNModuleVariable(

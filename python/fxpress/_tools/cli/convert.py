@@ -47,7 +47,12 @@ def convert(
     with working(f"reading {source}"), options_named(source):
         program = fxpress.load(source, extra_files=extra, **allowed._asdict())
     if dtype is not None:
-        _store_weights_as(program, _dtype(dtype))
+        found = getattr(torch, dtype, None)
+        if not isinstance(found, torch.dtype) or not found.is_floating_point:
+            raise ConversionError(
+                f"expected a floating-point dtype such as bfloat16, got {dtype!r}"
+            )
+        _store_weights_as(program, found)
     if example_inputs is not None:
         program.example_inputs = example_inputs_of(example_inputs, program, allowed.allow_pickle)
     with working(f"writing {target}"):
@@ -67,13 +72,6 @@ def _check_is_alone(source: Path) -> None:
             f"{source} contains {printable(others[0])!r} in addition to the program 'model', and a "
             "conversion would lose it: load the file with fxpress.archive.load_pt2"
         )
-
-
-def _dtype(name: str) -> torch.dtype:
-    found = getattr(torch, name, None)
-    if not isinstance(found, torch.dtype) or not found.is_floating_point:
-        raise ConversionError(f"expected a floating-point dtype such as bfloat16, got {name!r}")
-    return found
 
 
 def _store_weights_as(program: ExportedProgram, dtype: torch.dtype) -> None:
