@@ -62,7 +62,9 @@ class _SubmoduleBase:
         colored: bool = False,
     ) -> str:
         """Return the Python code of this module and its submodules, with comments on shapes."""
-        flags = (print_output, include_stride, include_device, colored)
+        return self._readable(print_output, include_stride, include_device, colored)
+
+    def _readable(self, *flags: bool) -> str:
         return torch_export.print_readable(self, self._title, *flags)
 
     def train(self, mode: bool = True) -> Self:
@@ -275,15 +277,8 @@ class InterpreterModuleDispatcher(_SubmoduleBase, torch_export.InterpreterModule
         """Return the modules of the calls, in order."""
         return self._call_modules
 
-    def print_readable(
-        self,
-        print_output: bool = True,
-        include_stride: bool = False,
-        include_device: bool = False,
-        colored: bool = False,
-    ) -> str:
+    def _readable(self, *flags: bool) -> str:
         """Return the generated code of every call."""
-        flags = (print_output, include_stride, include_device, colored)
         return "\n".join(call.print_readable(*flags) for call in self._call_modules)
 
 
