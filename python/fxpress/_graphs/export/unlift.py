@@ -152,16 +152,11 @@ def _complete(module: torch.fx.GraphModule, program: ExportedProgram) -> None:
 
 def _add_hooks(module: torch.fx.GraphModule, program: ExportedProgram) -> None:
     kinds = torch_unlift.modules_among_inputs(program.example_inputs)
-
-    def enter(*_: Any, **__: Any) -> None:
-        torch_unlift.register_modules_as_nodes(kinds)
-
-    def leave(*_: Any, **__: Any) -> None:
-        torch_unlift.deregister_modules_as_nodes(kinds)
-
-    module.register_forward_pre_hook(enter)
+    module.register_forward_pre_hook(lambda *_: torch_unlift.register_modules_as_nodes(kinds))
     module.register_forward_pre_hook(torch_unlift.check_inputs_hook, with_kwargs=True)
-    module.register_forward_hook(leave, always_call=True)
+    module.register_forward_hook(
+        lambda *_: torch_unlift.deregister_modules_as_nodes(kinds), always_call=True
+    )
 
 
 def _add_guards(module: torch.fx.GraphModule, program: ExportedProgram) -> None:

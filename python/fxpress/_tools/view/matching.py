@@ -47,7 +47,9 @@ class _Matcher:
         self.pairs: dict[str, str] = {}
         self._same: set[str] = set()  # ids of nodes of the first graph that are SAME
         self._steps_left = _MOST_IN_ALL
-        self._match_inputs()
+        self._pair_in_order("input ", _state_key)
+        self._pair_in_order("input ", _input_key)
+        self.pairs["output"] = "output"
         self._match_equal(hashes)
         self._match_similar()
         self.back = {theirs: mine for mine, theirs in self.pairs.items()}
@@ -74,11 +76,6 @@ class _Matcher:
                 self.pairs[node.id] = queue.popleft()
                 found.append(node.id)
         return found
-
-    def _match_inputs(self) -> None:
-        self._pair_in_order("input ", _state_key)
-        self._pair_in_order("input ", _input_key)
-        self.pairs["output"] = "output"
 
     def _match_equal(self, hashes: tuple[list[bytes], list[bytes]]) -> None:
         mine, theirs = (
