@@ -96,49 +96,37 @@ __all__ = [
     "view",
 ]
 
-_SUBMODULES = (
-    *("archive", "checkpoint", "decompose", "export", "functional_export", "nn_module"),
-    *("partition", "pipeline", "serialize", "split_module", "state", "unflatten", "view"),
-)
+# Public name -> the module that defines it, and the component whose probes must pass before the
+# import ("": none). The other names in `__all__` are modules.
 _MODULES = {
-    "ArchiveError": "fxpress._files.errors",
-    "Difference": "fxpress._files.serde.difference",
-    "Differences": "fxpress._files.serde.difference",
-    "Event": "fxpress._base.observing.event",
-    "LimitError": "fxpress._files.serde.limits",
-    "Profile": "fxpress._tools.profile",
-    "SerializeError": "fxpress._torch.serde",
-    "build_info": "fxpress._torch.build",
-    "diff": "fxpress._files.serde.difference",
-    "graph_hash": "fxpress._files.serde.hashing",
-    "install": "fxpress._install",
-    "installed": "fxpress._install",
-    "is_installed": "fxpress._install",
-    "load": "fxpress._files.archive.load",
-    "profile": "fxpress._tools.profile",
-    "save": "fxpress._files.archive.package",
-    "uninstall": "fxpress._install",
-}
-
-# Maps a public name to the component whose probes must pass before the name can be imported.
-_COMPONENTS = {
-    **dict.fromkeys(("ArchiveError", "load", "save"), "archive"),
-    **dict.fromkeys(
-        ("Difference", "Differences", "LimitError", "SerializeError", "diff", "graph_hash"),
-        "serialize",
-    ),
+    "ArchiveError": ("fxpress._files.errors", "archive"),
+    "Difference": ("fxpress._files.serde.difference", "serialize"),
+    "Differences": ("fxpress._files.serde.difference", "serialize"),
+    "Event": ("fxpress._base.observing.event", ""),
+    "LimitError": ("fxpress._files.serde.limits", "serialize"),
+    "Profile": ("fxpress._tools.profile", ""),
+    "SerializeError": ("fxpress._torch.serde", "serialize"),
+    "build_info": ("fxpress._torch.build", ""),
+    "diff": ("fxpress._files.serde.difference", "serialize"),
+    "graph_hash": ("fxpress._files.serde.hashing", "serialize"),
+    "install": ("fxpress._install", ""),
+    "installed": ("fxpress._install", ""),
+    "is_installed": ("fxpress._install", ""),
+    "load": ("fxpress._files.archive.load", "archive"),
+    "profile": ("fxpress._tools.profile", ""),
+    "save": ("fxpress._files.archive.package", "archive"),
+    "uninstall": ("fxpress._install", ""),
 }
 
 
 def __getattr__(name: str) -> Any:
     """Import the module that defines `name`; `import fxpress` alone does not import torch."""
-    if name in _SUBMODULES:
-        return importlib.import_module(f"fxpress.{name}")
-    if name not in _MODULES:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = _MODULES[name]
-    needed = _COMPONENTS.get(name)
-    if needed is None:
+    if name not in _MODULES:
+        return importlib.import_module(f"fxpress.{name}")
+    module, needed = _MODULES[name]
+    if not needed:
         value = getattr(importlib.import_module(module), name)
     else:
         from fxpress._torch.probes import component

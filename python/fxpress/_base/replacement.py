@@ -24,6 +24,11 @@ def attribute_block(owner: Any, name: str, value: Any) -> _native.Block:
     return _native.Block(functools.partial(change, value), change)
 
 
+def replace_lock_in_children(namespace: dict[str, Any], name: str) -> None:
+    """Replace a lock in forked children, because a thread of the parent may have held it."""
+    os.register_at_fork(after_in_child=lambda: namespace.update({name: threading.RLock()}))
+
+
 class Replacement:
     """Replaces a function of a module, or a method of a class, inside `with` blocks of a thread.
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 from fxpress import _native
 from fxpress._base.signatures import expand_aliases
 from fxpress._install.installation import Installation
@@ -11,13 +9,6 @@ from fxpress._install.stand_ins import Policy
 from fxpress._install.table import ENTRIES
 
 _installation = Installation(ENTRIES)
-
-
-def _forget_lock() -> None:
-    _installation.forget_lock()
-
-
-os.register_at_fork(after_in_child=_forget_lock)
 
 
 @expand_aliases

@@ -21,7 +21,7 @@ import torch
 
 from fxpress import _native
 from fxpress._base.errors import UnsupportedError
-from fxpress._base.replacement import attribute_block
+from fxpress._base.replacement import attribute_block, replace_lock_in_children
 from fxpress._install.stand_ins import Policy, class_stand_in, function_stand_in, log
 from fxpress._install.table import Entry
 from fxpress._torch.probes import COMPATIBILITY_MARKS, is_due_to_torch
@@ -58,6 +58,7 @@ class Installation:
         self._here = _Here()
         self._components = components
         self._lock = threading.RLock()
+        replace_lock_in_children(vars(self), "_lock")
         self._known: dict[Entry, Patch] = {}  # reused by later installations
         self._announced = False  # whether it was logged that FXPRESS_DISABLE is set
 
@@ -126,10 +127,6 @@ class Installation:
     def left_to_torch(self) -> _native.Block:
         """Return a block in which stand-ins call torch's originals in this thread."""
         return attribute_block(self._here, "left", True)
-
-    def forget_lock(self) -> None:
-        """Replace the lock in a forked child, because a thread of the parent may have held it."""
-        self._lock = threading.RLock()
 
     def _load(self) -> list[tuple[Entry, types.ModuleType, Any]]:
         """Import torch's and fxpress's object of each entry; skip unsupported components."""

@@ -46,12 +46,11 @@ def _component(module: str) -> dict[str, Any]:
 
 def _native_parts() -> dict[str, Any]:
     info = _native.build_info()
-    parts: dict[str, Any] = {
+    return {
         "for_every_torch": {"compiler": info["compiler"], "build_type": info["build_type"]},
         "for_torch": list(versions.built_for()),
         "fits": versions.minor() in versions.built_for(),
     }
-    return parts
 
 
 def _devices() -> list[str]:

@@ -9,7 +9,6 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from operator import attrgetter
-from types import TracebackType
 from typing import Any
 
 from fxpress._base.observing.event import Event
@@ -147,12 +146,7 @@ class Profile:
         watchers.append(self)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         watchers.remove(self)
 
     def take(self, event: Event) -> None:

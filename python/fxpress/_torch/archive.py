@@ -26,18 +26,12 @@ def contents_class() -> Any:
     return PT2ArchiveContents
 
 
-def compiled_model_class() -> Any:
-    """Return the class of objects that run code compiled by AOTInductor."""
-    from torch.export.pt2_archive._package import AOTICompiledModel
-
-    return AOTICompiledModel
-
-
 def load_compiled_model(
     path: str, model: str, *options: Any, use_stream_affinity: bool = False
 ) -> Any:
     """Load and return a model compiled by AOTInductor from an archive."""
     from torch._inductor.codecache import get_device_information
+    from torch.export.pt2_archive._package import AOTICompiledModel
 
     if use_stream_affinity and not features.compiled_models_follow_streams:
         raise UnsupportedError(f"torch {torch.__version__} does not have use_stream_affinity")
@@ -45,7 +39,7 @@ def load_compiled_model(
     metadata = loader.load_metadata_from_package(path, model)
     if features.compiled_models_follow_streams:
         options = (*options, use_stream_affinity)
-    loaded = compiled_model_class()(loader(path, model, *options))
+    loaded = AOTICompiledModel(loader(path, model, *options))
     device = metadata.get("AOTI_DEVICE_KEY")  # absent in older packages
     for key, value in (get_device_information(device) if device else {}).items():
         if metadata.get(key, value) != value:

@@ -89,6 +89,9 @@ get_attribute = _get_attr
 set_attribute = _assign_attr  # (value, module, path)
 delete_attribute = _del_attr
 log = torch_capture.log
+config = torch._dynamo.config
+# The type of a constraint that only allows a dimension to vary, without a range of sizes.
+RelaxedConstraint = _RelaxedConstraint
 OPERATORS = (torch._ops.OpOverloadPacket, torch._ops.OpOverload)
 OpOverload = torch._ops.OpOverload
 # `nn.Module.__call__` checks this function: in newer torch, it is False while tracing is paused.
@@ -117,9 +120,9 @@ def reset() -> None:
     torch._dynamo.reset()
 
 
-def settings(**config: Any) -> contextlib.AbstractContextManager[Any]:
-    """Return a block in which Dynamo's settings have the values in `config`."""
-    return cast(contextlib.AbstractContextManager[Any], torch._dynamo.config.patch(**config))
+def settings(**values: Any) -> contextlib.AbstractContextManager[Any]:
+    """Return a block in which Dynamo's settings have these values."""
+    return cast(contextlib.AbstractContextManager[Any], config.patch(**values))
 
 
 @contextlib.contextmanager
@@ -138,14 +141,6 @@ def does_more_than_forward(module: torch.nn.Module) -> bool:
         or nn_module._has_any_global_hook()
         or _is_tracing()
     )
-
-
-def frees_tensors_for_export() -> bool:
-    return bool(torch._dynamo.config.install_free_tensors_for_export)
-
-
-def installs_free_tensors() -> bool:
-    return bool(torch._dynamo.config.install_free_tensors)
 
 
 def with_shape_guards_only(captured: Any) -> Any:
@@ -170,11 +165,6 @@ def guards_are_logged() -> bool:
     """Return whether a logger of torch, or the structured trace log, records new guards."""
     logs = (logging.getLogger(f"torch._dynamo.guards{name}") for name in _GUARD_LOGS)
     return traces_are_written() or any(each.isEnabledFor(logging.DEBUG) for each in logs)
-
-
-def is_relaxed(constraint: object) -> bool:
-    """Return whether a constraint only allows a dimension to vary, without a range of sizes."""
-    return isinstance(constraint, _RelaxedConstraint)
 
 
 def fake_input(fake_mode: Any, tensor: torch.Tensor, dynamic: set[int]) -> torch.Tensor:

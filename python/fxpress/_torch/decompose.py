@@ -46,6 +46,7 @@ from torch.utils._python_dispatch import _disable_current_modes, _get_current_di
 from fxpress._torch.fakes import META, fake_of, without_data
 from fxpress._torch.fx import provenance_rules
 from fxpress._torch.origins import fake_rules
+from fxpress._torch.tracing import STACK_TRACE_ANCHORS
 from fxpress._torch.tracing import without_tracing as without_tracing
 from fxpress._torch.versions import features
 
@@ -171,14 +172,10 @@ def called_in_forward() -> bool:
     frame = sys._getframe()
     while frame is not None:
         code = frame.f_code
-        if code.co_name == "forward" or (code.co_filename, code.co_name) in _anchors():
+        if code.co_name == "forward" or (code.co_filename, code.co_name) in STACK_TRACE_ANCHORS:
             return True
         frame = frame.f_back  # type: ignore[assignment]
     return False
-
-
-def _anchors() -> set[tuple[str, str]]:
-    return getattr(fx_proxy, "_STACK_TRACE_ANCHORS", set())
 
 
 @contextlib.contextmanager

@@ -13,7 +13,6 @@ import collections
 import contextlib
 import functools
 import keyword
-import os
 import threading
 import types
 import weakref
@@ -24,19 +23,11 @@ import torch.fx
 from torch.fx import Graph
 
 from fxpress import _native
-from fxpress._base.replacement import Replacement
+from fxpress._base.replacement import Replacement, replace_lock_in_children
 from fxpress._torch import fx as torch_fx
 
 _lock = threading.RLock()
-
-
-def _forget_lock() -> None:
-    """Give a forked child a new lock, because a thread of the parent may hold the old one."""
-    global _lock
-    _lock = threading.RLock()
-
-
-os.register_at_fork(after_in_child=_forget_lock)
+replace_lock_in_children(globals(), "_lock")
 
 
 def _holder(cls: type) -> type | None:
@@ -240,7 +231,8 @@ def _defer(original: Any, self: torch.fx.GraphModule) -> Any:
     """Run the part of `GraphModule.recompile` that does not depend on the code."""
     if not _is_deferrable(self):
         return original(self)
-    torch_fx.set_specs(self)
+    for name, spec in torch_fx.tree_specs(self.graph).items():
+        setattr(self, name, spec)
     cls = type(self)
     with _lock:
         for name in torch_fx.CODE_ATTRIBUTES:

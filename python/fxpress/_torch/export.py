@@ -14,13 +14,13 @@ import torch
 import torch.fx
 from torch._export import utils as export_utils
 from torch._higher_order_ops.effects import with_effects
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensorMode as FakeTensorMode
 from torch.export import ExportedProgram, _tree_utils
 from torch.export._remove_effect_tokens_pass import _remove_effect_tokens
 from torch.export.graph_signature import InputKind
 from torch.fx import _graph_pickler
 from torch.fx import graph_module as fx_graph_module
-from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.fx.experimental.symbolic_shapes import ShapeEnv as ShapeEnv
 
 from fxpress._base.errors import UnsupportedError
 from fxpress._torch.fx import GRAPH_SLOT
@@ -163,10 +163,6 @@ def graph_carrier(graph: torch.fx.Graph) -> GraphCarrier:
     torch.nn.Module.__init__(carrier)
     carrier.__dict__[GRAPH_SLOT] = graph
     return carrier
-
-
-def fake_mode_of_its_own() -> FakeTensorMode:
-    return FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
 
 
 # Operators that read an inner tensor of a tensor subclass. In an exported graph, the nodes of these

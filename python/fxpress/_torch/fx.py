@@ -227,12 +227,6 @@ def tree_specs(graph: torch.fx.Graph) -> dict[str, Any]:
     return {"_in_spec": info.in_spec, "_out_spec": info.out_spec}
 
 
-def set_specs(module: torch.fx.GraphModule) -> None:
-    """Set the tree specs of a module, as `recompile` does."""
-    for name, spec in tree_specs(module.graph).items():
-        setattr(module, name, spec)
-
-
 def describe_target(target: Callable[..., Any]) -> tuple[str, str]:
     """Return a function's `TargetKind` (csrc/fx/source_parts.h), and its text in generated code."""
     if not callable(target):
@@ -340,6 +334,5 @@ def log_interpreter_error(module: torch.nn.Module, message: str) -> None:
     )
 
 
-def guards_log() -> logging.Logger:
-    """Return the logger to which torch reports faults in the text of a guard."""
-    return logging.getLogger("torch._dynamo.guards")
+# The logger to which torch reports faults in the text of a guard.
+GUARDS_LOG = logging.getLogger("torch._dynamo.guards")

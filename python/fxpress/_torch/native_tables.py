@@ -8,22 +8,14 @@ in the same way.
 from __future__ import annotations
 
 import functools
-import os
 import threading
 from collections.abc import Callable
 
 from fxpress import _native
+from fxpress._base.replacement import replace_lock_in_children
 
 _lock = threading.RLock()
-
-
-def _forget_lock() -> None:
-    """Give a forked child a new lock, because a thread of the parent may hold the old one."""
-    global _lock
-    _lock = threading.RLock()
-
-
-os.register_at_fork(after_in_child=_forget_lock)
+replace_lock_in_children(globals(), "_lock")
 
 
 def fill_once(fill: Callable[[], None]) -> Callable[[], None]:

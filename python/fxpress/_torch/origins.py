@@ -62,7 +62,8 @@ def _parts(value: Any) -> Iterable[Any] | None:
     if kind is types.BuiltinFunctionType:
         return _parts_of_native(value)
     if isinstance(value, type):
-        return () if _is_harmless(value) else None
+        is_named_tuple = value.__bases__ == (tuple,) and hasattr(value, "_fields")
+        return () if is_named_tuple or _is_known(value, sys.stdlib_module_names) else None
     if isinstance(value, (OpOverload, OpOverloadPacket)):
         return () if _namespace(value) in BUILTIN else None
     if isinstance(value, (enum.Enum, inspect.Signature)):
@@ -95,12 +96,6 @@ def _parts_of_native(function: types.BuiltinFunctionType) -> tuple[Any, ...] | N
     name = getattr(function, "__module__", None) if owner is None else owner.__name__
     top = str(name).partition(".")[0]
     return () if top == "torch" or top in sys.stdlib_module_names else None
-
-
-def _is_harmless(cls: type) -> bool:
-    """Return whether a class is defined by torch or Python, or is a plain named tuple."""
-    is_named_tuple = cls.__bases__ == (tuple,) and hasattr(cls, "_fields")
-    return is_named_tuple or _is_known(cls, sys.stdlib_module_names)
 
 
 def _is_known(cls: type, others: Iterable[str]) -> bool:

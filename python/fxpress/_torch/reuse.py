@@ -18,11 +18,10 @@ from torch._dynamo.exc import RestartAnalysis
 from torch._dynamo.guards import GuardBuilder
 from torch._dynamo.side_effects import (
     AttributeMutationExisting,
-    AttributeMutationNew,
     ValueMutationExisting,
     ValueMutationNew,
 )
-from torch._dynamo.source import ConstantSource
+from torch._dynamo.source import ConstantSource as ConstantSource
 from torch._dynamo.source import is_from_source as is_from_source
 from torch._dynamo.symbolic_convert import InstructionTranslatorBase
 from torch._dynamo.variables import builder as builder
@@ -227,30 +226,14 @@ def within(objects: list[VariableTracker], effects: Any) -> dict[int, VariableTr
     return found
 
 
-def copy_tensor(variable: Any, proxy: Any) -> VariableTracker:
-    """Return a copy of the traced call's `variable`, for the new tensor of a repeated call."""
-    return variable.clone(proxy=proxy, mutation_type=_new_of(variable))
-
-
-def copy_number(variable: Any, proxy: Any) -> VariableTracker:
-    """Return a variable for a repeated call's new symbolic number, whose node is `proxy.node`."""
-    return SymNodeVariable(proxy, proxy.node.meta["example_value"])
-
-
-def copy_container(variable: Any, items: Any) -> VariableTracker:
-    """Return a copy of `variable` with `items`, for the new container of a repeated call."""
-    return variable.clone(items=items, mutation_type=_new_of(variable))
-
-
-def _new_of(variable: VariableTracker) -> Any:
+def copy_variable(variable: Any, **changed: Any) -> Any:
+    """Return a copy of the traced call's `variable`, for the new object of a repeated call."""
     kind = variable.mutation_type
     if isinstance(kind, ValueMutationNew):
-        return ValueMutationNew()
-    return kind if kind is None else type(kind)(*_state_of(kind))
-
-
-def _state_of(kind: AttributeMutationNew) -> tuple[Any, ...]:
-    return (kind.cls_source,) if hasattr(kind, "cls_source") else ()
+        kind = ValueMutationNew()
+    elif kind is not None:
+        kind = type(kind)(kind.cls_source) if hasattr(kind, "cls_source") else type(kind)()
+    return variable.clone(**changed, mutation_type=kind)
 
 
 Translator = InstructionTranslatorBase
@@ -279,11 +262,6 @@ def is_exhausted(generator: Any) -> bool:
         if hasattr(generator, name):
             return bool(getattr(generator, name)())
     return False
-
-
-def note_proxyable(tracer: Any, variable: VariableTracker) -> None:
-    """Record a variable in a tracer, as if the tracer had created the variable."""
-    tracer.record_proxyable_vt(variable)
 
 
 class CallSite:
@@ -349,11 +327,6 @@ def guard_kind(guard: Guard) -> Any:
     """Return the function that creates a guard, without its arguments."""
     function = guard.create_fn
     return function.func if isinstance(function, functools.partial) else function
-
-
-def is_constant_of_program(source: Any) -> bool:
-    """Return whether a source is the result of a function that Dynamo runs instead of tracing."""
-    return isinstance(source, ConstantSource)
 
 
 def checks_identity(guard: Guard) -> bool:

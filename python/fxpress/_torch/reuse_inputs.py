@@ -14,7 +14,6 @@ from torch._dynamo.guards import GuardBuilder, install_guard
 from torch._dynamo.utils import _extract_tensor_dict, get_unique_name_wrt
 from torch._dynamo.variables.base import VariableTracker
 from torch._dynamo.variables.builder import GraphArg, TrackedFake, _clone_input
-from torch._dynamo.variables.tensor import TensorVariable
 from torch._guards import Source
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils.weak import TensorWeakRef
@@ -122,7 +121,10 @@ def add_attribute(
     meta = {"example_value": given.fake, "tensor_dict": _extract_tensor_dict(parameter)}
     proxy = torch.fx.Proxy(make_node(name, meta), output.root_tracer)
     if tx.export:
-        _real_values(proxy.tracer).add(proxy.node, parameter, tx.fake_mode)
+        tracer = proxy.tracer
+        if not isinstance(tracer.real_value_cache, _RealValues):
+            tracer.real_value_cache = _RealValues(tracer.real_value_cache)
+        tracer.real_value_cache.add(proxy.node, parameter, tx.fake_mode)
     made = _variable(tx, given, proxy, GuardBuilder.TENSOR_MATCH)
     made._is_name_set = False
     output.root_tracer.record_proxyable_vt(made)
@@ -168,18 +170,6 @@ class _RealValues(dict):  # type: ignore[type-arg]
     def clear(self) -> None:
         self._pending.clear()
         super().clear()
-
-
-def _real_values(tracer: Any) -> _RealValues:
-    known = tracer.real_value_cache
-    if not isinstance(known, _RealValues):
-        known = tracer.real_value_cache = _RealValues(known)
-    return known
-
-
-def can_copy_input(variable: Any) -> bool:
-    """Return whether a variable of an input is a plain TensorVariable."""
-    return type(variable) is TensorVariable
 
 
 def _note_fake(output: Any, like: Any, parameter: Any, fake: torch.Tensor, source: Source) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import math
 import operator
-import os
 import threading
 import types
 from collections import namedtuple
@@ -53,10 +52,11 @@ from torch.utils._sympy.numbers import int_oo as int_oo
 from torch.utils._sympy.symbol import SymT
 from torch.utils._sympy.symbol import prefix_str as prefix_str
 from torch.utils._sympy.value_ranges import ValueRanges as ValueRanges
-from torch.utils._traceback import CapturedTraceback
+from torch.utils._traceback import CapturedTraceback as CapturedTraceback
 from torch.utils._triton import has_triton
 
 from fxpress._base.errors import Error
+from fxpress._base.replacement import replace_lock_in_children
 from fxpress._torch.versions import features
 
 OPS = "torch._ops"  # the `__module__` of operators
@@ -113,6 +113,9 @@ class SerializeError(Error, torch_serialize.SerializeError):  # type: ignore[mis
 # The verifiers whose checks fxpress implements. Other dialects have other verifiers.
 VERIFIERS = (_Verifier, TrainingIRVerifier)
 
+# Returns the builtin functions that torch's verifier accepts as targets.
+allowed_builtins = _Verifier().allowed_builtin_ops
+
 make_union_tag = type(schema.SymInt.create(as_int=0).type).create
 
 Union = schema._Union
@@ -131,31 +134,25 @@ is_supported_equivalence = symbolic_shapes._is_supported_equivalence
 without_modes = _disable_current_modes
 ModuleCallEntry = exported_program.ModuleCallEntry
 ModuleCallSignature = exported_program.ModuleCallSignature
+# The higher-order operators that torch serializes by special rules.
+SPECIAL_OPERATORS = frozenset({aoti_call_delegate, triton_kernel_wrapper_functional})
+# A new GraphModule; if its code has a SyntaxError, torch warns and leaves out the code.
+create_graph_module = exported_program._create_graph_module_for_export
+schemas_of_operator = torch._C._jit_get_schemas_for_operator
 assert_scalar = torch.ops.aten._assert_scalar.default
 ScriptObject = torch._C.ScriptObject
 
 
 # Functions on numbers that programs call. torch's serializer refuses them; fxpress's accepts them.
-_FURTHER_SYM_OPS = (
+FURTHER_SYM_OPS = (
     *(math.ceil, math.floor, round, abs, operator.abs, operator.not_),
     *(torch.sym_sum, symbolic_shapes.cast_symbool_to_symint_guardless),
 )
 
 
-def sym_ops() -> Iterator[Any]:
-    """Yield the functions on numbers that a file may name: `SYM_OPS` and `_FURTHER_SYM_OPS`."""
-    yield from SYM_OPS
-    yield from _FURTHER_SYM_OPS
-
-
 def is_sym_op(target: Any) -> bool:
     """Return whether a target is a function on numbers that a file may name."""
-    return target in SYM_OPS or target in _FURTHER_SYM_OPS
-
-
-def allowed_builtins() -> list[Any]:
-    """Return the builtin functions that torch's verifier accepts as targets."""
-    return list(_Verifier().allowed_builtin_ops())
+    return target in SYM_OPS or target in FURTHER_SYM_OPS
 
 
 def with_aten(versions: dict[str, int] | None) -> dict[str, int]:
@@ -169,15 +166,7 @@ _module_uses: dict[type, set[int]] = {}  # registered class -> ids of `module_in
 # Reentrant, because `module_inputs.__del__` acquires the lock, and the garbage collector may call
 # it in the thread that holds the lock.
 _module_uses_lock = threading.RLock()
-
-
-def _forget_lock() -> None:
-    """Replace the lock in a forked child, because a thread of the parent may have held it."""
-    global _module_uses_lock
-    _module_uses_lock = threading.RLock()
-
-
-os.register_at_fork(after_in_child=_forget_lock)
+replace_lock_in_children(globals(), "_module_uses_lock")
 
 
 class module_inputs:  # noqa: N801
@@ -275,16 +264,6 @@ def is_composite(target: Any) -> bool:
     # `_dispatch_has_kernel_for_dispatch_key` raises for operators that only the JIT has.
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
     return bool(torch._C._dispatch_has_kernel(name) and has_kernel(name, key))
-
-
-def is_random(target: Any) -> bool:
-    """Return whether an operator draws from a random generator."""
-    return torch.Tag.nondeterministic_seeded in getattr(target, "tags", ())
-
-
-def special_operators() -> frozenset[Any]:
-    """Return the higher-order operators that torch serializes by special rules."""
-    return frozenset({aoti_call_delegate, triton_kernel_wrapper_functional})
 
 
 def dump_treespec(spec: Any) -> str:
@@ -432,16 +411,6 @@ def constrain_size(shape_env: Any, expression: Any) -> None:
     shape_env._constrain_range_for_size(expression)
 
 
-def stack_here() -> Any:
-    """Return the Python stack of the caller, for messages about symbols."""
-    return CapturedTraceback.extract(skip=1)
-
-
-def has_operator(namespace: str, name: str) -> bool:
-    """Return whether an operator is registered in this process."""
-    return bool(torch._C._jit_get_schemas_for_operator(f"{namespace}::{name}"))
-
-
 def is_of_torch(operator: Any) -> bool:
     """Return whether torch, but not `torch.testing`, defines the class of an operator."""
     module = type(operator).__module__
@@ -479,18 +448,6 @@ def make_program(fields: dict[str, Any], is_valid: bool) -> ExportedProgram:
 
 def replaced(program: ExportedProgram, **fields: Any) -> ExportedProgram:
     """Return a copy of a program with some arguments of `make_program` replaced."""
-    same = {
-        "state_dict": program.state_dict,
-        "range_constraints": program.range_constraints,
-        "module_call_graph": program.module_call_graph,
-        "example_inputs": program.example_inputs,
-        "constants": program.constants,
-        "verifiers": program.verifiers,
-        "guards_code": guards_code(program),
-    }
-    return make_program({**same, **fields}, is_valid=False)
-
-
-def create_graph_module(root: torch.nn.Module, graph: torch.fx.Graph) -> Any:
-    """Return a GraphModule; if its code has a SyntaxError, torch warns and leaves out the code."""
-    return exported_program._create_graph_module_for_export(root, graph)
+    names = ("state_dict", "range_constraints", "module_call_graph", "example_inputs")
+    same = {name: getattr(program, name) for name in (*names, "constants", "verifiers")}
+    return make_program({"guards_code": guards_code(program), **same, **fields}, is_valid=False)

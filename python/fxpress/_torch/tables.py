@@ -43,19 +43,6 @@ from fxpress._torch.fx import (
 )
 from fxpress._torch.versions import features
 
-
-def _state_after(key: str, state: dict[str, Any], *, without: tuple[str, ...]) -> dict[str, Any]:
-    """Return the entries of `state` after `key`, except the keys `without`."""
-    keys = list(state)
-    return {k: state[k] for k in keys[keys.index(key) + 1 :] if k not in without}
-
-
-def _pristine_module_init() -> object:
-    """Return `torch.nn.Module.__init__`; None if other code has replaced it."""
-    init = torch.nn.Module.__init__
-    return init if init.__module__ == nn_module.__name__ else None
-
-
 # Each Graph has its own instances of these classes.
 _PARTS_OF_GRAPH = (fx_graph._Namespace, fx_graph.CodeGen, fx_graph._FindNodesLookupTable)
 
@@ -113,6 +100,9 @@ def native_symbols(
 ) -> dict[str, object]:
     """Return the Python objects that `csrc/fx/symbols.def` lists, by role."""
     node, base = torch.fx.Node, fx_node._NodeBase
+    names = list(vars(PATTERN))
+    tail = names[names.index(GRAPH_SLOT) + 1 :]
+    module_init = torch.nn.Module.__init__
     fields = {**vars(base), **{k: v for k, v in vars(node).items() if k == "_prepend"}}
     graph_body = dict(vars(torch.fx.Graph()))
     graph_is_known = _is_known_graph(graph_body)
@@ -154,7 +144,7 @@ def native_symbols(
         "getitem": operator.getitem,
         "graph_init": vars(torch.fx.Graph)["__init__"] if graph_is_known else None,
         "graph_init_body": graph_body,
-        "graph_module_init_tail": _state_after(GRAPH_SLOT, vars(PATTERN), without=CODE_ATTRIBUTES),
+        "graph_module_init_tail": {n: vars(PATTERN)[n] for n in tail if n not in CODE_ATTRIBUTES},
         "graph_module_type": torch.fx.GraphModule,
         "graph_part_types": _PARTS_OF_GRAPH,
         "graph_type": torch.fx.Graph,
@@ -173,7 +163,8 @@ def native_symbols(
         "materialize": materialize,
         "module_getattr": vars(torch.nn.Module)["__getattr__"],
         "object_getattribute": object.__getattribute__,
-        "module_init": _pristine_module_init(),
+        # None: other code has replaced the method.
+        "module_init": module_init if module_init.__module__ == nn_module.__name__ else None,
         "module_init_body": dict(vars(torch.nn.Module())),
         "module_registration_hooks": (
             nn_module._global_module_registration_hooks,

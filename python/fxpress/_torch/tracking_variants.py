@@ -66,9 +66,6 @@ def attribute_of(variable: Any, tx: Any, name: str) -> Any:
     return getattr(variable, GET_ATTRIBUTE)(tx, name)
 
 
-# Methods
-
-
 def method_table(names: frozenset[str]) -> dict[str, Any]:
     """Return `tp_methods` for a variable whose `call_listed_method` implements `names`."""
     if not features.modules_tracked_by_slots:
@@ -107,9 +104,6 @@ def bound_method(function: Any, owner: Any, source: Source | None) -> Any:
     return variables.UserMethodVariable(
         variables.UserFunctionVariable(function, source=of_function), owner, source=source
     )
-
-
-# Dicts of a module, such as `_parameters` and `_forward_hooks`
 
 
 def storage_of(table: Any) -> Any:

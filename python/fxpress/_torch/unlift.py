@@ -9,13 +9,13 @@ from typing import Any
 import sympy
 import torch
 import torch.fx
-from torch._dynamo import dont_skip_tracing
+from torch._dynamo import dont_skip_tracing as dont_skip_tracing
 from torch._export import non_strict_utils
 from torch._export.passes import add_runtime_assertions_for_constraints_pass as range_pass
 from torch.export import ExportedProgram, _unlift
 from torch.fx import _utils as fx_utils
 from torch.fx.experimental.symbolic_shapes import SYMPY_INTERP
-from torch.utils._sympy.printers import PythonPrinter
+from torch.utils._sympy.printers import PythonPrinter as PythonPrinter
 from torch.utils._sympy.solve import try_solve
 
 from fxpress._torch.fx import NodeSourceAction, provenance_rules
@@ -49,25 +49,10 @@ REPLACED = provenance_rules(
 GUARD_NAMES: dict[str, Any] = {**SYMPY_INTERP, "math": math, "inf": float("inf")}
 
 
-def traced_by_dynamo(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Mark a function that checks guards, so that Dynamo traces it and keeps the guards."""
-    traced: Callable[..., Any] = dont_skip_tracing(function)
-    return traced
-
-
-def equation_as_code(left: sympy.Expr, right: sympy.Expr) -> str:
-    return str(PythonPrinter().doprint(sympy.Eq(left, right)))
-
-
 def solved_for(equation: sympy.Expr, symbol: sympy.Symbol) -> sympy.Expr | None:
     """Solve an equation for a symbol; None if torch's solver finds no solution."""
     solution = try_solve(equation, symbol)
     return None if solution is None else solution[1]
-
-
-def is_of_training(program: ExportedProgram) -> bool:
-    """Return whether the program is of the training dialect, which keeps dead code and tokens."""
-    return bool(program.verifiers[0].dialect == "TRAINING")
 
 
 def guards_of_trace(program: ExportedProgram) -> list[str]:

@@ -44,8 +44,6 @@ class Features:
 
         return hasattr(ShapeEnv(), "name_to_symbol")
 
-    # Generated code
-
     @cached_property
     def complex_constants_are_calls(self) -> bool:
         """True if generated code calls `complex` for constants whose repr loses a sign or fails."""
@@ -74,8 +72,6 @@ class Features:
         node.meta["from_node"] = [NodeSource(node)]
         return NodeSource(node).from_node[0] is node.meta["from_node"][0]
 
-    # Modules
-
     @cached_property
     def calls_check_is_tracing(self) -> bool:
         """True if a module's call checks `_is_tracing`, which is False while tracing is paused."""
@@ -90,8 +86,6 @@ class Features:
 
         return hasattr(torch._C, "_is_fake_tensor")
 
-    # Operators
-
     @cached_property
     def operators_raise_plain_errors(self) -> bool:
         """True if operators raise RuntimeError for any std::exception, never ValueError."""
@@ -104,8 +98,6 @@ class Features:
         except ValueError:
             return False
         return False
-
-    # Files
 
     @cached_property
     def lists_of_lists_of_ints(self) -> bool:
@@ -141,8 +133,6 @@ class Features:
         loader = torch._C._aoti.AOTIModelPackageLoader
         return "use_stream_affinity" in (loader.__init__.__doc__ or "")
 
-    # Capture
-
     @cached_property
     def shapes_specs(self) -> bool:
         """True if `dynamic_shapes` may be a `ParamsSpec` or a `ShapesSpec`."""
@@ -159,8 +149,6 @@ class Features:
         except AssertionError:
             return True
         return False
-
-    # Decompositions
 
     @cached_property
     def functionalization_may_keep_writes(self) -> bool:
@@ -183,8 +171,6 @@ class Features:
 
         graph = make_fx(lambda number: number)(1.5).graph
         return "val" in next(iter(graph.nodes)).meta
-
-    # Tracking of modules
 
     @cached_property
     def modules_tracked_by_var_getattr(self) -> bool:

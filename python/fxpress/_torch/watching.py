@@ -13,7 +13,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from types import TracebackType
 from typing import ParamSpec, Protocol, TypeVar
 
 import torch
@@ -90,34 +89,19 @@ class _Watched:
         _here.event = event  # last: an interrupted call leaves `_here` unchanged
         return event
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         event = self.event
         event.wall = time.perf_counter() - event.start
         event.processor = time.thread_time() - event.processor_start
         event.error = None if kind is None else kind.__name__
         _here.event = event.parent
         if self._range is not None:
-            self._range.__exit__(kind, error, traceback)
+            self._range.__exit__(kind, *error)
         for watcher in self._watchers:
             if watcher in watchers:  # not removed while the block ran
                 watcher.take(event)
-        if not event.is_operation:
-            log.debug("fxpress.%s in %s", event.path, _Duration(event.wall))
-
-
-class _Duration:
-    """The text of a duration, formatted only if a log record is written."""
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-
-    def __str__(self) -> str:
-        return duration_text(self._seconds)
+        if not event.is_operation and log.isEnabledFor(logging.DEBUG):
+            log.debug("fxpress.%s in %s", event.path, duration_text(event.wall))
 
 
 def phase(name: str) -> contextlib.AbstractContextManager[object]:

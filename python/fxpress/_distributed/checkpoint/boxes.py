@@ -8,7 +8,6 @@ of the box are within a run; the outer dimensions determine the offsets of the r
 
 from __future__ import annotations
 
-import ctypes
 import itertools
 import math
 from collections.abc import Iterator, Sequence
@@ -17,6 +16,7 @@ from typing import NamedTuple
 import torch
 
 from fxpress import _native
+from fxpress._files.archive.tensor_file import memory_of
 from fxpress._files.remote.ranges import Checked, File
 
 _MOST = 1 << 25  # read about this many bytes, copy them to the target, and repeat
@@ -71,14 +71,6 @@ def _parts(
         for dim, first in zip(order, begins, strict=True):
             begin[dim], size[dim] = first, min(steps[dim], sizes[dim] - first)
         yield tuple(begin), tuple(size)
-
-
-def memory_of(tensor: torch.Tensor) -> memoryview:
-    """Return a view of a contiguous CPU tensor's memory; the tensor has to outlive the view."""
-    size = tensor.numel() * tensor.itemsize
-    if size == 0:
-        return memoryview(b"")
-    return memoryview((ctypes.c_char * size).from_address(tensor.data_ptr())).cast("B")
 
 
 def read_box(

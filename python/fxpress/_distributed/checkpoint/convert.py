@@ -127,8 +127,9 @@ def convert_weights(
         read_any_weights(origin, options) as weights,
         reporting(progress, "converting", weights.bytes()) as weights.report,
     ):
-        if kind in ("pt2", "stages"):
-            _refuse_values(weights, kind)
+        if kind in ("pt2", "stages") and weights.values:
+            name = next(iter(weights.values))
+            raise ValueError(f"{name!r} is not a tensor: the form {kind!r} stores only tensors")
         goal.parent.mkdir(parents=True, exist_ok=True)
         if kind == "safetensors":
             _save_safetensors(weights, goal, file_bytes)
@@ -207,13 +208,6 @@ def _own_weights(program: Any, limits: Limits | None) -> Callable[[str], torch.T
         state = program.state_dict
         return lambda name: state[name]
     return read_weights(main_file(program), ReaderOptions(limits=limits)).read
-
-
-def _refuse_values(weights: Weights, kind: Form) -> None:
-    if weights.values:
-        raise ValueError(
-            f"{next(iter(weights.values))!r} is not a tensor: the form {kind!r} stores only tensors"
-        )
 
 
 def _program_file(program: ExportedProgram | Path) -> Path | io.BytesIO:

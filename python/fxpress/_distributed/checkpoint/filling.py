@@ -90,18 +90,13 @@ def _source(
     if stored is not None:
         check_fits(name, (stored.dtype, stored.sizes), (view.dtype, tuple(view.sizes)))
         return functools.partial(_fill, weights, found)
-    own = None
+    read, own = filling.own, None
     with contextlib.suppress(KeyError):
-        own = None if filling.own is None else filling.own(name)
-    if own is None:
+        own = None if read is None else read(name)
+    if read is None or own is None:
         raise compat.SerializeError(f"the weight {name!r} does not have a value")
     check_fits(name, (own.dtype, tuple(own.shape)), (view.dtype, tuple(view.sizes)))
-    return functools.partial(_copy_own, filling, name)
-
-
-def _copy_own(filling: Filling, name: str, tensor: torch.Tensor) -> None:
-    assert filling.own is not None
-    copy_values(tensor, filling.own(name).detach())
+    return lambda tensor: copy_values(tensor, read(name).detach())
 
 
 def _write_storages(

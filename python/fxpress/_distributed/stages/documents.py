@@ -26,31 +26,32 @@ class Fields:
 
     def text(self, name: str) -> str:
         """Return a string."""
-        value = self._value(name)
+        value = self.plain(name)
         self.require(isinstance(value, str), name, "a str")
         return str(value)
 
     def has(self, name: str) -> bool:
         """Return whether a field exists and is not null."""
-        return self._value(name) is not None
+        return self.plain(name) is not None
 
     def part(self, name: str) -> Fields:
         """Return the fields of a nested object."""
-        return Fields(self._kind, self._value(name), f"{self._path}{name}.")
+        return Fields(self._kind, self.plain(name), f"{self._path}{name}.")
 
     def plain(self, name: str) -> Any:
         """Return the value of a field, of any type; None if the field is missing."""
-        return self._value(name)
+        self._read.add(name)
+        return self._values.get(name)
 
     def truth(self, name: str) -> bool:
         """Return a bool."""
-        value = self._value(name)
+        value = self.plain(name)
         self.require(isinstance(value, bool), name, "a bool")
         return bool(value)
 
     def integer(self, name: str) -> int:
         """Return an integer that is not negative."""
-        value = self._value(name)
+        value = self.plain(name)
         self.require(_is_count(value), name, "an int of at least 0")
         return int(value)
 
@@ -93,13 +94,9 @@ class Fields:
             raise StageError(f"{self._kind!r} is damaged: its digest is wrong")
 
     def _list(self, name: str) -> list[Any]:
-        value = self._value(name)
+        value = self.plain(name)
         self.require(isinstance(value, list), name, "a list")
         return list(value)
-
-    def _value(self, name: str) -> Any:
-        self._read.add(name)
-        return self._values.get(name)
 
     def _error(self, field: str, expected: str, found: Any) -> StageError:
         found = reprlib.repr(found)

@@ -370,10 +370,6 @@ def _check_sources(made: Manifest) -> None:
         raise StageError("the manifest is damaged: expected at least one stage, found none")
 
 
-def _optional(fields: Fields, name: str) -> str | None:
-    return fields.text(name) if fields.has(name) else None
-
-
 def _texts(fields: Fields, name: str) -> tuple[str, ...]:
     """Return strings; () for an older manifest without the field."""
     return fields.texts(name) if fields.has(name) else ()
@@ -381,9 +377,9 @@ def _texts(fields: Fields, name: str) -> tuple[str, ...]:
 
 def _stage_in(fields: Fields) -> StageFacts:
     return StageFacts(
-        file=_optional(fields, "file") or "",
+        file=fields.text("file") if fields.has("file") else "",
         file_bytes=fields.integer("bytes") if fields.has("bytes") else 0,
-        records=_optional(fields, "records") or "",
+        records=fields.text("records") if fields.has("records") else "",
         inputs=tuple(_value_in(each, is_input=True) for each in fields.parts("inputs")),
         outputs=tuple(_value_in(each) for each in fields.parts("outputs")),
         bytes=fields.integer("state_bytes"),

@@ -144,10 +144,6 @@ def _bytes_of(programs: Mapping[str, ExportedProgram]) -> int:
     )
 
 
-def _sizes(program: ExportedProgram, f: Any) -> dict[str, int]:
-    return {"nodes": len(program.graph.nodes), **sizes_of_file(f)}
-
-
 @operation("archive.package_pt2", lambda _, f, **__: sizes_of_file(f))
 def package_pt2(
     f: Any,
@@ -282,7 +278,7 @@ def _package(
     return f
 
 
-@operation("save", lambda _, ep, f, **__: _sizes(ep, f))
+@operation("save", lambda _, ep, f, **__: {"nodes": len(ep.graph.nodes), **sizes_of_file(f)})
 def save(
     ep: ExportedProgram,
     f: Any,

@@ -51,10 +51,6 @@ def named_by(path: Path) -> set[Sidecar]:
     return found
 
 
-def _has_weights(folder: Path) -> bool:
-    return any(name.endswith(SUFFIX) for name in os.listdir(folder))
-
-
 def _named_in(folder: Path, but: Path) -> Iterator[Sidecar]:
     with os.scandir(folder) as entries:
         for entry in entries:
@@ -67,7 +63,8 @@ def _named_in(folder: Path, but: Path) -> Iterator[Sidecar]:
 def _only_named_by(path: Path, new: Path | None = None) -> list[Path]:
     """Return an archive's sidecar files that neither `new` nor other archives in the folder use."""
     folder = path.parent
-    places = named_by(path) if _has_weights(folder) else set()
+    has_weights = any(name.endswith(SUFFIX) for name in os.listdir(folder))
+    places = named_by(path) if has_weights else set()
     if places:
         places = places.difference(_named_in(folder, path), named_by(new) if new else ())
     files = [(folder / place.file, place.number) for place in places]

@@ -168,12 +168,17 @@ def write_with_checksum(descriptor: int, plain: torch.Tensor) -> int:
     return crc
 
 
-def _parts_of(plain: torch.Tensor) -> Iterator[memoryview]:
-    size = plain.numel() * plain.itemsize
+def memory_of(tensor: torch.Tensor) -> memoryview:
+    """Return a view of a contiguous CPU tensor's memory; the tensor has to outlive the view."""
+    size = tensor.numel() * tensor.itemsize
     if size == 0:
-        return
-    data = memoryview((ctypes.c_char * size).from_address(plain.data_ptr()))
-    for start in range(0, size, _ONE_CALL):
+        return memoryview(b"")
+    return memoryview((ctypes.c_char * size).from_address(tensor.data_ptr())).cast("B")
+
+
+def _parts_of(plain: torch.Tensor) -> Iterator[memoryview]:
+    data = memory_of(plain)
+    for start in range(0, len(data), _ONE_CALL):
         yield data[start : start + _ONE_CALL]
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import torch
 
 from fxpress._files.serde.artifacts import check_values
+from fxpress._files.tensors.copies import convert_like
 from fxpress._torch.aten import storage_places
 from fxpress._torch.fx import DisableTorchFunctionSubclass, is_fake
 
@@ -37,10 +38,7 @@ def without_lazy_bits(tensor: torch.Tensor) -> torch.Tensor:
     """Return the tensor, or a copy if it is a lazily conjugated or negated view."""
     if is_fake(tensor) or not (tensor.is_conj() or tensor.is_neg()):
         return tensor
-    plain = tensor.detach().resolve_conj().resolve_neg()
-    if isinstance(tensor, torch.nn.Parameter):
-        return torch.nn.Parameter(plain, tensor.requires_grad)
-    return plain.requires_grad_(tensor.requires_grad)
+    return convert_like(tensor.detach().resolve_conj().resolve_neg(), tensor)
 
 
 def elements_of(name: str, tensor: torch.Tensor) -> torch.Tensor:

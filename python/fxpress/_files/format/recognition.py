@@ -120,7 +120,8 @@ def format_of_records(records: Collection[str]) -> Format | None:
     """Return the format of a zip file from its record names; None if it contains a program."""
     if any(name.startswith(names.AOTINDUCTOR_DIR) for name in records):
         return None if names.models_in(records) else _AOTINDUCTOR
-    if any(map(_is_of_program, records)):
+    own = (names.ARCHIVE_FORMAT_PATH, names.ARCHIVE_VERSION_PATH)
+    if any(name in own or name.startswith((names.MODELS_DIR, _LEGACY)) for name in records):
         return None
     for wanted, found in _RECORDS:
         if all(name in records for name in wanted):
@@ -128,11 +129,6 @@ def format_of_records(records: Collection[str]) -> Format | None:
     if records and all(name.endswith(".npy") for name in records):
         return Format("a file of arrays of NumPy", "numpy.load")
     return Format("a zip file")
-
-
-def _is_of_program(record: str) -> bool:
-    own = (names.ARCHIVE_FORMAT_PATH, names.ARCHIVE_VERSION_PATH)
-    return record in own or record.startswith((names.MODELS_DIR, _LEGACY))
 
 
 def format_of_folder(path: str | bytes | os.PathLike[str]) -> Format | None:

@@ -110,8 +110,6 @@ class _Reader:
         if self._terms > self._limits.terms:
             raise LimitError("terms", PLACE)
 
-    # ---- operands -------------------------------------------------------------------------------
-
     def _value(self, kind: str, token: str, following: str) -> bool:
         """Read a name, number or text; return False if the following token was read, too."""
         frame = self._frames[-1]
@@ -167,8 +165,6 @@ class _Reader:
         if len(exponent or "") > 6 or abs(int(exponent or 0)) > _LARGEST_EXPONENT:
             raise ExpressionError(f"the exponent of {text!r} is too large")
         return sympy.Float(text, precision=precision)
-
-    # ---- operators ------------------------------------------------------------------------------
 
     def _operator(self, token: str, is_operand: bool) -> bool:
         """Read an operator or bracket; return whether an operand ends with it."""
@@ -234,8 +230,6 @@ class _Reader:
 
     def _call(self, name: str, *arguments: Operand) -> Operand:
         return call(name, list(arguments), self._budget)
-
-    # ---- brackets -------------------------------------------------------------------------------
 
     def _end_argument(self, frame: _Frame) -> None:
         while frame.operators:

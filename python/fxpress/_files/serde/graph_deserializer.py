@@ -167,8 +167,6 @@ class GraphModuleDeserializer(metaclass=compat.Final):  # type: ignore[metaclass
         self._reader = _native.GraphDecoder(CLASSES, self._values, {})
         self.example_inputs: Any = None
 
-    # ---- the open graph -------------------------------------------------------------------------
-
     @property
     def graph(self) -> torch.fx.Graph:
         return self._reader.graph
@@ -272,8 +270,6 @@ class GraphModuleDeserializer(metaclass=compat.Final):  # type: ignore[metaclass
     def _node_of(self, inputs: Sequence[Any] = (), metadata: dict[str, str] | None = None) -> Any:
         return _schema.Node(target="", inputs=list(inputs), outputs=[], metadata=metadata or {})
 
-    # ---- graphs ---------------------------------------------------------------------------------
-
     def deserialize(
         self,
         serialized_graph_module: Any,
@@ -367,8 +363,6 @@ class GraphModuleDeserializer(metaclass=compat.Final):  # type: ignore[metaclass
         with compat.without_modes():
             self._reader.name_node(fx_node, name)
 
-    # ---- targets --------------------------------------------------------------------------------
-
     def deserialize_operator(self, serialized_target: str) -> Any:
         """Return the operator or function with a name; return the name if it is unknown.
 
@@ -386,8 +380,6 @@ class GraphModuleDeserializer(metaclass=compat.Final):  # type: ignore[metaclass
     def deserialize_extension_operator(self, serialized_target: str) -> Any:
         """Return the operator of a registered extension by its text, "#namespace:name"."""
         return self._values.find_target(serialized_target)
-
-    # ---- arguments ------------------------------------------------------------------------------
 
     def deserialize_inputs(self, target: Any, serialized_node: Any) -> Any:
         """Return the (args, kwargs) of a node, by the schema of its operator."""
@@ -421,8 +413,6 @@ class GraphModuleDeserializer(metaclass=compat.Final):  # type: ignore[metaclass
         if inp.type not in _CONSTANTS:
             raise compat.SerializeError(f"Unhandled constant argument {inp} to deserialize")
         return _CONSTANTS[inp.type](inp.value)
-
-    # ---- results --------------------------------------------------------------------------------
 
     def deserialize_outputs(self, serialized_node: Any, fx_node: torch.fx.Node) -> None:
         """Name the results of a node, and add the nodes that unpack them."""
@@ -488,8 +478,6 @@ class GraphModuleDeserializer(metaclass=compat.Final):  # type: ignore[metaclass
                 raise NotImplementedError(f"a result cannot be {arg}")
             self.generate_getitem(meta_val, fx_node, arg, idx, deserialized_metadata)
 
-    # ---- values ---------------------------------------------------------------------------------
-
     def _parse_sym_expr(self, expr_str: Any, hint: Any = None) -> Any:
         """Return the expression with this text, after adding it to the shape environment."""
         return self._values.expression(expr_str, hint)
@@ -533,8 +521,6 @@ class GraphModuleDeserializer(metaclass=compat.Final):  # type: ignore[metaclass
             name=script_obj_meta.name, class_fqn=script_obj_meta.class_fqn
         )
 
-    # ---- metadata -------------------------------------------------------------------------------
-
     def deserialize_metadata(self, metadata: dict[str, str]) -> dict[str, Any]:
         """Return the entries of `Node.meta` that are stored in a node's metadata."""
         read: dict[str, Any] = self._part("metadata", self._node_of(metadata=metadata))
@@ -544,8 +530,6 @@ class GraphModuleDeserializer(metaclass=compat.Final):  # type: ignore[metaclass
         if from_node_data is not None and not isinstance(from_node_data, list):
             raise AssertionError(f"expected list, got {type(from_node_data).__name__}")
         return self.deserialize_metadata({"from_node": json.dumps(from_node_data)})["from_node"]
-
-    # ---- signatures -----------------------------------------------------------------------------
 
     def deserialize_input_spec(self, i: Any) -> Any:
         """Convert the schema's `InputSpec` to torch.export's."""

@@ -99,8 +99,6 @@ class GraphModuleSerializer(metaclass=compat.Final):  # type: ignore[metaclass]
             self.serialize_output(name, value)
         return document.field(CLASSES, "", True)
 
-    # ---- nodes ----------------------------------------------------------------------------------
-
     def _expect(self, node: torch.fx.Node, op: str) -> None:
         if node.op != op:
             raise AssertionError(f"expected {op} op, got {node.op}")
@@ -172,8 +170,6 @@ class GraphModuleSerializer(metaclass=compat.Final):  # type: ignore[metaclass]
             return None
         return [source.to_dict() for source in from_node if isinstance(source, compat.NodeSource)]
 
-    # ---- inputs ---------------------------------------------------------------------------------
-
     def serialize_input(self, arg: Any, arg_type: Any | None = None) -> Any:
         """Return the `schema.Argument` of an argument.
 
@@ -232,8 +228,6 @@ class GraphModuleSerializer(metaclass=compat.Final):  # type: ignore[metaclass]
     def is_sym_bool_arg(self, arg: Any) -> bool:
         """Return whether an argument is a bool, or a node with a bool as its value."""
         return isinstance(arg, bool) or self._is_in(arg, self.graph_state.sym_bool_values)
-
-    # ---- outputs --------------------------------------------------------------------------------
 
     def _output_node_at_index(self, node: torch.fx.Node, index: Any) -> torch.fx.Node | None:
         """Return the first getitem node of a result; record further ones as duplicates."""
@@ -316,8 +310,6 @@ class GraphModuleSerializer(metaclass=compat.Final):  # type: ignore[metaclass]
             return create(as_sym_float=self.serialize_sym_float_output(name, meta_val))
         raise compat.SerializeError(f"Unable to serialize output {meta_val}")
 
-    # ---- the signature and module calls ---------------------------------------------------------
-
     def serialize_script_obj_meta(self, script_obj_meta: Any) -> Any:
         """Return the `schema.CustomObjArgument` of a custom object that is an input."""
         return _schema.CustomObjArgument(script_obj_meta.name, script_obj_meta.class_fqn)
@@ -349,8 +341,6 @@ class GraphModuleSerializer(metaclass=compat.Final):  # type: ignore[metaclass]
     def serialize_module_call_graph(self, module_call_graph: list[Any]) -> list[Any]:
         """Return the `schema.ModuleCallEntry` of each module call of a program."""
         return [self._part("call", entry) for entry in module_call_graph]
-
-    # ---- graphs ---------------------------------------------------------------------------------
 
     def serialize_graph(self, graph_module: torch.fx.GraphModule) -> Any:
         """Return the `schema.Graph` of a graph module, which becomes the current graph.

@@ -15,7 +15,7 @@ from fxpress._base.errors import UnsupportedError, is_about_input
 from fxpress._base.observing.progress import Progress, check_progress, reporting
 from fxpress._files.format.torch_facts import Traits
 from fxpress._files.serde.body_constants import lift_body_constants
-from fxpress._files.serde.operators import is_permanent, schema_of
+from fxpress._files.serde.operators import cached_if_permanent, schema_of
 from fxpress._files.serde.program import facts_of
 from fxpress._files.serde.schema import SCHEMA
 from fxpress._files.serde.targets import find_target
@@ -24,7 +24,6 @@ from fxpress._torch import fx as torch_fx
 from fxpress._torch import serde as compat
 from fxpress._torch.watching import operation, phase
 
-_known: dict[Any, Traits] = {}  # the traits of operators that are never redefined
 # These operators write their running statistics, but their schemas do not declare that.
 _BATCH_NORMS = (
     "batch_norm",
@@ -37,7 +36,9 @@ _BATCH_NORMS = (
 _STATISTICS = ("running_mean", "running_var")
 
 
-def _describe(target: Any) -> Traits:
+@cached_if_permanent
+def traits_of(target: Any) -> Traits:
+    """Return the effects of an operator or function."""
     if compat.is_sym_op(target):
         return [], [], False, False, False
     schema = schema_of(target)
@@ -55,16 +56,8 @@ def _describe(target: Any) -> Traits:
     if schema.name.removeprefix("aten::") in _BATCH_NORMS:
         written += _STATISTICS
     has_effect = (not schema.returns and not written) or compat.is_effectful(target)
-    return aliased, written, compat.is_random(target), has_effect, False
-
-
-def traits_of(target: Any) -> Traits:
-    """Return the effects of an operator or function."""
-    if not is_permanent(target):
-        return _describe(target)
-    if target not in _known:
-        _known[target] = _describe(target)
-    return _known[target]
+    is_random = torch.Tag.nondeterministic_seeded in getattr(target, "tags", ())
+    return aliased, written, is_random, has_effect, False
 
 
 def _new_hash(data: bytes) -> hashlib.blake2b:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import json
 import keyword
 import operator
 import sys
 import traceback
+from collections.abc import Callable
 from enum import IntEnum
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -18,6 +20,8 @@ from fxpress._torch import fx as torch_fx
 from fxpress._torch import serde as compat
 from fxpress._torch.fx import is_opaque_value
 from fxpress._torch.versions import features
+
+_T = TypeVar("_T")
 
 
 class UnsupportedProgramError(UnsupportedError, compat.SerializeError):
@@ -43,7 +47,6 @@ _Argument = tuple[str, bool, bool, bool, Any]  # the fields of `OperatorArgument
 Described = tuple[int, str, tuple[_Argument, ...], tuple[int, ...], bool, bool, bool, bool]
 # Operators that constrain symbols; see `Values.constrain`.
 _CONSTRAINING = (compat.assert_scalar, torch.ops.aten.sym_constrain_range_for_size.default)
-_known: dict[Any, Described] = {}  # descriptions of operators that are never redefined
 
 
 def operator_name(target: Any) -> str:
@@ -56,9 +59,20 @@ def operator_name(target: Any) -> str:
     return f"{module}.{target.__name__}"
 
 
-def is_permanent(target: Any) -> bool:
-    """Return whether an operator is never redefined, so that its description can be cached."""
-    return isinstance(target, torch_fx.OpOverload) and target.namespace in ("aten", "prims")
+def cached_if_permanent(describe: Callable[[Any], _T]) -> Callable[[Any], _T]:
+    """Decorate a function of an operator: cache the results for operators of torch."""
+    known: dict[Any, _T] = {}
+
+    @functools.wraps(describe)
+    def cached(target: Any) -> _T:
+        # Only these operators are never redefined.
+        if not isinstance(target, torch_fx.OpOverload) or target.namespace not in ("aten", "prims"):
+            return describe(target)
+        if target not in known:
+            known[target] = describe(target)
+        return known[target]
+
+    return cached
 
 
 def schema_of(target: Any) -> Any:
@@ -152,7 +166,9 @@ def describe_call(target: Any, args: Any) -> Described:
     return _with_schema("", schema)
 
 
-def _describe(target: Any) -> Described:
+@cached_if_permanent
+def describe_operator(target: Any) -> Described:
+    """Return the `Described` of an operator."""
     if is_getitem(target):
         return described_kind(Kind.GETITEM, allowed=True)
     if compat.is_sym_op(target):
@@ -160,23 +176,13 @@ def _describe(target: Any) -> Described:
     if isinstance(target, torch_fx.OpOverload):
         return _with_schema(operator_name(target), compat.schema_of(target), target)
     if isinstance(target, torch_fx.HigherOrderOperator):
-        special = target in compat.special_operators()
-        kind = Kind.SPECIAL if special else Kind.HIGHER_ORDER
+        kind = Kind.SPECIAL if target in compat.SPECIAL_OPERATORS else Kind.HIGHER_ORDER
         return described_kind(kind, operator_name(target), allowed=True)
     if type(target) in compat.EXTENSIONS:
         return _with_schema(_extension_name(target), schema_of(target))
     if callable(target):
         return described_kind(Kind.CALLABLE, operator_name(target))
     return described_kind(Kind.UNSUPPORTED)
-
-
-def describe_operator(target: Any) -> Described:
-    """Return the `Described` of an operator."""
-    if not is_permanent(target):
-        return _describe(target)
-    if target not in _known:
-        _known[target] = _describe(target)
-    return _known[target]
 
 
 def empty_list_tag(declared: Any) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -53,14 +53,6 @@ def _load_examples(saved: Any, values: Values, allow_pickle: bool) -> tuple[Any,
     except compat.SerializeError as e:
         log.warning("The example inputs are left out: %s", e)
         return None, str(e)
-
-
-def _is_valid(root: torch.fx.GraphModule, fields: dict[str, Any]) -> bool:
-    """Return True if torch's verifier would certainly accept the program, False if unknown."""
-    checked = to_check(root, fields["verifiers"], fields["state_dict"], fields["constants"])
-    return checked is not None and _native.is_surely_valid(
-        fields["graph_signature"], fields["module_call_graph"], checked
-    )
 
 
 @dataclasses.dataclass
@@ -134,12 +126,6 @@ def _verifiers(names: list[str]) -> list[Any]:
     return [compat.load_verifier(name) for name in names]
 
 
-def _argument_names(calls: Sequence[Any]) -> Sequence[str] | None:
-    """Return the names of the root module's arguments; None if they are unknown."""
-    signature = calls[0].signature if calls else None
-    return signature.forward_arg_names if signature is not None else None
-
-
 @damage_is_named()
 def decode(
     document: _native.Document,
@@ -183,17 +169,19 @@ def decode(
         "verifiers": _verifiers(document.field(CLASSES, "verifiers")),
     }
     with phase("checks"):
-        is_valid = _is_valid(root, fields)
+        checked = to_check(root, fields["verifiers"], decoded.state_dict, decoded.constants)
+        # False: only torch's verifier can decide.
+        is_valid = checked is not None and _native.is_surely_valid(
+            decoded.signature, decoded.calls, checked
+        )
         guards = document.field(CLASSES, "guards_code")
-        check_arithmetic(guards, decoded.example_inputs, _argument_names(decoded.calls))
+        call = decoded.calls[0].signature if decoded.calls else None
+        names = None if call is None else call.forward_arg_names
+        check_arithmetic(guards, decoded.example_inputs, names)
     return compat.make_program({"root": root, "guards_code": guards, **fields}, is_valid)
 
 
-def _sizes(made: ExportedProgram, *_: Any, **__: Any) -> dict[str, int]:
-    return {"nodes": len(made.graph.nodes)}
-
-
-@operation("serialize.deserialize", _sizes)
+@operation("serialize.deserialize", lambda made, *_, **__: {"nodes": len(made.graph.nodes)})
 def deserialize(
     artifact: compat.SerializedArtifact,
     expected_opset_version: dict[str, int] | None = None,

@@ -25,7 +25,10 @@ from fxpress._files.serde.operators import (
 from fxpress._torch import fx as torch_fx
 from fxpress._torch import serde as compat
 
-_FUNCTIONS = {operator_name(f): f for f in (*compat.sym_ops(), *compat.allowed_functions())}
+_FUNCTIONS = {
+    operator_name(each): each
+    for each in (*compat.SYM_OPS, *compat.FURTHER_SYM_OPS, *compat.allowed_functions())
+}
 _UNREGISTERED = (
     "We failed to resolve {} to an operator. If it's a custom op/custom triton op, this is usually "
     "because the custom op is not registered when deserializing. Please import the custom op to "
@@ -40,8 +43,8 @@ def _operator(text: str) -> Any:
         case ["torch", "ops", "higher_order", name]:
             found = getattr(torch.ops.higher_order, name, None)
         case ["torch", "ops", namespace, name, overload]:
-            if not compat.has_operator(namespace, name):  # torch.ops would cache the failed look-up
-                return None
+            if not compat.schemas_of_operator(f"{namespace}::{name}"):
+                return None  # torch.ops would cache the failed look-up
             packet = getattr(getattr(torch.ops, namespace), name, None)
             found = getattr(packet, overload, None)
         case _:

@@ -148,7 +148,7 @@ class Values:
                 expression, compiler_min=limits.lower, compiler_max=limits.upper
             )
         if isinstance(expression, sympy.Symbol):
-            self.shape_env.var_to_stack[expression] = compat.stack_here()
+            self.shape_env.var_to_stack[expression] = compat.CapturedTraceback.extract()
         return expression
 
     def expression(self, text: str | sympy.Basic, hint: Any = None, is_offset: bool = False) -> Any:
@@ -202,16 +202,11 @@ class Values:
                 with compat.quick_constructors(self.fake_mode):
                     made = torch.empty_strided(sizes, strides, dtype=dtype, device=device)
             else:
-                made = self._placed(sizes, strides, storage_offset, dtype, device)
+                made = self._placed(sizes, strides, storage_offset, dtype=dtype, device=device)
             return made.requires_grad_(requires_grad) if requires_grad else made
 
     def _placed(
-        self,
-        sizes: tuple[Any, ...],
-        strides: tuple[Any, ...],
-        storage_offset: Any,
-        dtype: torch.dtype,
-        device: torch.device,
+        self, sizes: tuple[Any, ...], strides: tuple[Any, ...], storage_offset: Any, **options: Any
     ) -> torch.Tensor:
         """Return a fake tensor with an offset into its storage."""
         last = storage_offset
@@ -222,14 +217,14 @@ class Values:
         try:
             with self.shape_env.suppress_guards():  # the saved program has no guards on the offset
                 # torch.empty would add guards on a symbolic size.
-                whole = torch.empty_strided((last + 1,), (1,), dtype=dtype, device=device)
+                whole = torch.empty_strided((last + 1,), (1,), **options)
                 return whole.as_strided(sizes, strides, storage_offset).detach()
         except Exception as e:
             if not isinstance(storage_offset, torch.SymInt) or not is_about_input(e):
                 raise
             # As in torch, a data-dependent offset is replaced by 0.
             log.debug("The storage offset %s is replaced by 0", storage_offset, exc_info=True)
-            return torch.empty_strided(sizes, strides, dtype=dtype, device=device)
+            return torch.empty_strided(sizes, strides, **options)
 
     def constrain(self, node: torch.fx.Node) -> None:
         """Add a node's assertions about symbols to the shape environment."""

@@ -86,15 +86,11 @@ def clone(tensors: Any, *, progress: Progress = False) -> Any:
 def _clone(values: list[torch.Tensor]) -> list[torch.Tensor]:
     copies, others = clone_aliased(values)
     if others:
-        for i, copied in zip(others, _copy_others(list(others.values())), strict=True):
+        # CPU tensors in `others` are not plain views, or a dispatch mode must observe their copies.
+        made = _copy_storages(list(others.values()), None, but_on=_CPU, alone=_copy_alone)
+        for i, copied in zip(others, made, strict=True):
             copies[i] = copied
     return copies
-
-
-def _copy_others(values: list[torch.Tensor]) -> list[torch.Tensor]:
-    """Return copies of `values`, the tensors that `clone_aliased` has not copied."""
-    # Here, CPU tensors are not plain views, or a torch dispatch mode must observe their copies.
-    return _copy_storages(values, None, but_on=_CPU, alone=_copy_alone)
 
 
 @operation("state.move", _sizes)

@@ -26,15 +26,14 @@ from fxpress._torch.capture import (
     ExportTracerOutput,
     GetItemSource,
     OpOverload,
+    RelaxedConstraint,
     argument_names,
     as_traced_by_torch,
     bound_spec,
     check_inputs,
     compiling_state,
-    frees_tensors_for_export,
+    config,
     fullgraph_capture,
-    installs_free_tensors,
-    is_relaxed,
     reset,
     settings,
     timed,
@@ -83,13 +82,12 @@ clean_nn_module_stack = clean_nn_module_stack_and_source_fn  # the name in older
 
 def _untraced_operation(capture: Callable[_P, _R]) -> Callable[_P, _R]:
     """Wrap a capture: report its calls as events, reserve stack space, and hide it from Dynamo."""
-    watched = operation("functional_export.capture", _sizes)(with_space(capture))
+    watch = operation(
+        "functional_export.capture", lambda m, *_, **__: {"nodes": len(m.graph.nodes)}
+    )
+    watched = watch(with_space(capture))
     made: Callable[_P, _R] = torch.compiler.disable(watched, reason="it is a capture")
     return made
-
-
-def _sizes(made: Any, *_: Any, **__: Any) -> dict[str, int]:
-    return {"nodes": len(made.graph.nodes)}
 
 
 @expand_aliases
@@ -125,7 +123,7 @@ def dynamo_graph_capture_for_export(
 
     @_untraced_operation
     def capture(*args: Any, **kwargs: Any) -> Any:
-        if installs_free_tensors():
+        if config.install_free_tensors:
             raise AssertionError("install_free_tensors must be False")
         with reporting(progress, "capturing", 2, "steps") as report:
             with (
@@ -258,7 +256,7 @@ class _Captured:
             capture_scalar_outputs=True,
             constant_fold_autograd_profiler_enabled=True,
             log_graph_in_out_metadata=True,
-            install_free_tensors=frees_tensors_for_export(),
+            install_free_tensors=config.install_free_tensors_for_export,
         )
 
     def trace(self) -> None:
@@ -286,7 +284,8 @@ class _Captured:
         """Return, for each flat input, the dimensions that a constraint allows to vary."""
         found: dict[int, set[int]] = {}
         for each in self.constraints or ():
-            sizes = each.constraint_range.vr if not is_relaxed(each) else None
+            is_relaxed = isinstance(each, RelaxedConstraint)
+            sizes = None if is_relaxed else each.constraint_range.vr
             if sizes is not None and sizes.lower != sizes.upper:
                 found.setdefault(each.t_id, set()).add(each.dim)
         return [set(found.get(id(value), ())) for value in self.flat_inputs]

@@ -8,7 +8,7 @@ from typing import Any
 
 from fxpress import _native
 from fxpress._torch.capture import format_frame, shorten_filename, uninteresting_files
-from fxpress._torch.fx import guards_log
+from fxpress._torch.fx import GUARDS_LOG
 
 _LONGEST = 1024  # Longer comments omit the program's line, which may be generated code.
 _WIDTH = 60  # The comment after a guard begins at this column or later.
@@ -91,7 +91,7 @@ def _count(common: _native.CommonSubexpressions, text: str) -> int | None:
         try:
             _Parts(common).visit(ast.parse(text))
         except SyntaxError as error:
-            guards_log().exception("Failed to visit expr at line %s.\n%s", error.lineno, text)
+            GUARDS_LOG.exception("Failed to visit expr at line %s.\n%s", error.lineno, text)
             raise
     return number
 

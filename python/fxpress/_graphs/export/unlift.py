@@ -9,12 +9,13 @@ from typing import Any, TypedDict
 import torch
 import torch.fx
 from torch.export import ExportedProgram
-from torch.export.graph_signature import InputKind, OutputKind
+from torch.export.graph_signature import InputKind
 
 from fxpress import _native
 from fxpress._graphs.export import state
 from fxpress._graphs.unflatten.guards import argument_names, guards_module
 from fxpress._graphs.unflatten.inputs import is_parameter_name
+from fxpress._graphs.unflatten.source import MUTATIONS
 from fxpress._torch import deferred_code, native_tables
 from fxpress._torch import export as torch_export
 from fxpress._torch import fx as torch_fx
@@ -47,18 +48,9 @@ class Source(TypedDict):
 _GUARDS = "_guards_fn"
 
 _STATE = (InputKind.BUFFER, InputKind.CONSTANT_TENSOR, InputKind.PARAMETER, InputKind.CUSTOM_OBJ)
-_WRITTEN = (
-    OutputKind.BUFFER_MUTATION,
-    OutputKind.USER_INPUT_MUTATION,
-    OutputKind.PARAMETER_MUTATION,
-)
 
 
-def _sizes(made: torch.fx.GraphModule, *_: Any, **__: Any) -> dict[str, int]:
-    return {"nodes": len(made.graph.nodes)}
-
-
-@operation("export.module", _sizes)
+@operation("export.module", lambda made, *_, **__: {"nodes": len(made.graph.nodes)})
 def _unlift_exported_program_lifted_states(
     ep: ExportedProgram, check_guards: bool = True
 ) -> torch.fx.GraphModule:
@@ -91,8 +83,8 @@ def _unlift_exported_program_lifted_states(
 
 def _unlifted(ep: ExportedProgram, check_guards: bool) -> torch.fx.GraphModule:
     ep = torch_export.with_distinct_names(ep)
-    cleaned, is_clean = ep, torch_unlift.is_of_training(ep)
-    if not is_clean:
+    cleaned, is_clean = ep, ep.verifiers[0].dialect == "TRAINING"
+    if not is_clean:  # the training dialect keeps dead code and tokens
         cleaned = torch_export.without_tokens_and_dead_bodies(ep)
         is_clean = cleaned is not ep
     call = ep.call_spec
@@ -135,7 +127,7 @@ def _module(
             "into": written,
             "lifted": [s.target if s.kind in _STATE else None for s in signature.input_specs],
             "outputs": pytree.tree_leaves(graph.output_node().args),
-            "written": [s.target if s.kind in _WRITTEN else None for s in signature.output_specs],
+            "written": [s.target if s.kind in MUTATIONS else None for s in signature.output_specs],
             "owner": state.owner(program.graph_module, lifted),
             "state": {each.name: each.value for each in lifted},
             "module_class": torch_unlift.StatefulGraphModule,
@@ -160,16 +152,11 @@ def _complete(module: torch.fx.GraphModule, program: ExportedProgram) -> None:
 
 def _add_hooks(module: torch.fx.GraphModule, program: ExportedProgram) -> None:
     kinds = torch_unlift.modules_among_inputs(program.example_inputs)
-
-    def enter(*_: Any, **__: Any) -> None:
-        torch_unlift.register_modules_as_nodes(kinds)
-
-    def leave(*_: Any, **__: Any) -> None:
-        torch_unlift.deregister_modules_as_nodes(kinds)
-
-    module.register_forward_pre_hook(enter)
+    module.register_forward_pre_hook(lambda *_: torch_unlift.register_modules_as_nodes(kinds))
     module.register_forward_pre_hook(torch_unlift.check_inputs_hook, with_kwargs=True)
-    module.register_forward_hook(leave, always_call=True)
+    module.register_forward_hook(
+        lambda *_: torch_unlift.deregister_modules_as_nodes(kinds), always_call=True
+    )
 
 
 def _add_guards(module: torch.fx.GraphModule, program: ExportedProgram) -> None:

@@ -92,7 +92,9 @@ def draw(
     graphviz, pictures = _import_graphviz()
     state = StateReader(split, signature, state_dict)
     # Node ids are not the partitions' names, because Graphviz parses text after a colon as a port.
-    partitions = {call: f"p{number}" for number, call in enumerate(_partition_calls(split))}
+    calls = split.graph.find_nodes(op="call_module")
+    calls = [call for call in calls if isinstance(_module(split, call), GraphModule)]
+    partitions = {call: f"p{number}" for number, call in enumerate(calls)}
     graph = pictures.Picture("partitions", node_attr={"shape": "box"})
     for call, box in partitions.items():
         graph.node(box, graphviz.escape(_describe_partition(split, call, state)))
@@ -113,12 +115,6 @@ def _import_graphviz() -> tuple[Any, Any]:
             "fxpress.partition.draw needs the package graphviz: pip install 'fxpress[draw]'"
         ) from error
     return graphviz, pictures
-
-
-def _partition_calls(split: GraphModule) -> list[Node]:
-    """Return the nodes that call partitions, which are GraphModules."""
-    calls = split.graph.find_nodes(op="call_module")
-    return [call for call in calls if isinstance(_module(split, call), GraphModule)]
 
 
 def _module(split: GraphModule, call: Node) -> Any:

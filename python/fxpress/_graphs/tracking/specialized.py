@@ -91,8 +91,6 @@ class NNModuleVariable(StackSource, TorchNNModuleVariable):  # type: ignore[misc
         self.value = value
         self.nn_module_stack_source = self.source
 
-    # The module and its type
-
     def _module(self, tx: Translator) -> Any:
         return tx.output.get_submodule(self.module_key)
 
@@ -145,8 +143,6 @@ class NNModuleVariable(StackSource, TorchNNModuleVariable):  # type: ignore[misc
         if tx.f_code.co_name != "__init__":
             GenerationTracker.mark_class_dynamic(type(module))
         raise UnspecializeRestartAnalysis
-
-    # Containers
 
     def unpack_var_sequence(self, tx: Translator) -> list[VariableTracker]:
         container = self._module(tx)
@@ -213,8 +209,6 @@ class NNModuleVariable(StackSource, TorchNNModuleVariable):  # type: ignore[misc
             f"{self}.__getitem__(slice)",
             source=NNModuleSource(GetItemSource(self.source, key)),
         )
-
-    # Attributes
 
     def get_attribute(self, tx: Translator, name: str) -> VariableTracker:
         module = self._module(tx)
@@ -313,13 +307,12 @@ class NNModuleVariable(StackSource, TorchNNModuleVariable):  # type: ignore[misc
         method = bound_method(function, self, AttrSource(obj_source, "__getattr__"))
         return method.call_function(tx, [VariableTracker.build(tx, name)], {})
 
-    # Calls
-
     def call_function(self, tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
         module = self._module(tx)
         source = self.get_nn_module_stack_source()
+        sequential = torch.nn.Sequential
         with record_nn_module_stack(self.module_key, source, tx, module):
-            if _is_plain_sequential(module):
+            if isinstance(module, sequential) and type(module).forward is sequential.forward:
                 return self._call_children(tx, module, args, kwargs)
             if is_lazy_module(module):
                 if module.cls_to_become is not None:
@@ -402,11 +395,6 @@ def _find_member(module: Any, own: dict[str, Any], name: str) -> tuple[Any, bool
         if name in own.get(table, ()):
             return own[table][name], True
     return inspect.getattr_static(module, name, _MISSING), False
-
-
-def _is_plain_sequential(module: Any) -> bool:
-    sequential = torch.nn.Sequential
-    return isinstance(module, sequential) and type(module).forward is sequential.forward
 
 
 def _inline(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from types import TracebackType
-
 from torch.nn import Module
 
 from fxpress import _native
@@ -61,12 +59,7 @@ class record_nn_module_stack:  # noqa: N801
         if journal is not None:
             journal.entered.append((self._key, self._source, self._module))
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         del self._translator.nn_module_stack[self._key]
 
 

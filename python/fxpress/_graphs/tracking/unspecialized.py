@@ -143,8 +143,6 @@ class UnspecializedNNModuleVariable(StackSource, TorchUnspecializedNNModuleVaria
             unpacked = UserDefinedObjectVariable.unpack_var_sequence(self, tx)
         return unpacked
 
-    # Calls
-
     def call_function(self, tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
         if call_once is None:
             return self._call_function(tx, args, kwargs)
@@ -261,8 +259,6 @@ class UnspecializedNNModuleVariable(StackSource, TorchUnspecializedNNModuleVaria
 
         return UserDefinedObjectVariable.call_method(self, tx, name, list(args), kwargs)
 
-    # Identity
-
     def get_id(self, tx: Translator) -> int | None:
         note_once(tx, "the identity of a module")
         found: int | None = super().get_id(tx)
@@ -272,8 +268,6 @@ class UnspecializedNNModuleVariable(StackSource, TorchUnspecializedNNModuleVaria
         note_once(tx, "the hash of a module")
         found: tuple[int, bool] = super().hash_impl(tx)
         return found
-
-    # Changes
 
     def _note_assignment(self, own: dict[str, Any], name: str, value: VariableTracker) -> None:
         """Set `is_state_mutated` if state is assigned, because the live module does not change."""
@@ -316,8 +310,6 @@ class UnspecializedNNModuleVariable(StackSource, TorchUnspecializedNNModuleVaria
             object.__delattr__(blank, name)
         except AttributeError as error:
             raise_observed(tx, AttributeError, *map(str, error.args))
-
-    # Attributes
 
     def get_attribute(self, tx: Translator, name: str) -> VariableTracker:
         journal = open_journal(tx)
@@ -397,7 +389,9 @@ class UnspecializedNNModuleVariable(StackSource, TorchUnspecializedNNModuleVaria
             found = self.getattr_helper(tx, "_modules", key)
             # A buffer takes precedence. A look-up adds guards, so look only if a buffer may exist.
             buffers: Any = self.value.__dict__["_buffers"]
-            if found is None or name in buffers or _is_changed(tx, buffers):
+            effects = tx.output.side_effects
+            is_changed = buffers in effects and effects.is_modified(effects[buffers])
+            if found is None or name in buffers or is_changed:
                 buffer = self.getattr_helper(tx, "_buffers", key)
                 found = found if buffer is None else buffer
         if found is None:
@@ -438,12 +432,6 @@ def _kind_of_state(value: VariableTracker) -> str | None:
     if value.is_tensor() and value.python_type() is torch.nn.Parameter:
         return "parameters"
     return "module" if isinstance(value, TRACKED_MODULES) else None
-
-
-def _is_changed(tx: Translator, table: Any) -> bool:
-    """Return whether the traced program has changed a dict."""
-    effects = tx.output.side_effects
-    return table in effects and effects.is_modified(effects[table])
 
 
 class UnspecializedBuiltinNNModuleVariable(

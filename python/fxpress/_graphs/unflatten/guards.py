@@ -179,7 +179,8 @@ class _PlaceholderGuards:
                 continue
             size = sympy.Symbol(source)
             if symbol in known:
-                self.code.append(torch_unlift.equation_as_code(expression.subs(known), size))
+                equation = sympy.Eq(expression.subs(known), size)
+                self.code.append(torch_unlift.PythonPrinter().doprint(equation))
                 continue
             solution = torch_unlift.solved_for(sympy.Eq(expression, size), symbol)
             if solution is not None:
@@ -250,6 +251,6 @@ def as_function(guards: list[str], inputs: Inputs) -> Callable[..., None]:
 def as_module(guards: list[str], inputs: Inputs) -> torch.nn.Module:
     """Return a module whose `forward` is the result of `as_function`."""
     module: Any = torch_unlift.GuardsFn()
-    module.forward = torch_unlift.traced_by_dynamo(as_function(guards, inputs))
+    module.forward = torch_unlift.dont_skip_tracing(as_function(guards, inputs))
     module._is_impure = True  # keeps the unused call of the module in the graph
     return module

@@ -62,7 +62,9 @@ class _SubmoduleBase:
         colored: bool = False,
     ) -> str:
         """Return the Python code of this module and its submodules, with comments on shapes."""
-        flags = (print_output, include_stride, include_device, colored)
+        return self._readable(print_output, include_stride, include_device, colored)
+
+    def _readable(self, *flags: bool) -> str:
         return torch_export.print_readable(self, self._title, *flags)
 
     def train(self, mode: bool = True) -> Self:
@@ -275,15 +277,8 @@ class InterpreterModuleDispatcher(_SubmoduleBase, torch_export.InterpreterModule
         """Return the modules of the calls, in order."""
         return self._call_modules
 
-    def print_readable(
-        self,
-        print_output: bool = True,
-        include_stride: bool = False,
-        include_device: bool = False,
-        colored: bool = False,
-    ) -> str:
+    def _readable(self, *flags: bool) -> str:
         """Return the generated code of every call."""
-        flags = (print_output, include_stride, include_device, colored)
         return "\n".join(call.print_readable(*flags) for call in self._call_modules)
 
 
@@ -386,40 +381,31 @@ class UnflattenedModule(_SubmoduleBase, torch_export.UnflattenedModule):  # type
         guards_and_inputs = guards.input_guards(export_module) if check_guards else None
         if guards_and_inputs is not None:
             self.__dict__[inputs.GUARDS] = guards_and_inputs
-        target_device = None if device is None else torch.device(device)
-        options = (share_state, target_device, progress, drop_dead_code)
-        _native.on_unchanged(export_module.graph, lambda: self._build(export_module, *options))
+        target = None if device is None else torch.device(device)
 
-    def _build(
-        self,
-        program: ExportedProgram,
-        share_state: bool,
-        device: torch.device | None,
-        progress: Progress,
-        drop_dead_code: bool,
-    ) -> None:
-        program = torch_export.with_distinct_names(program)
-        # The caller's `progress` function must not run while the garbage collector is paused.
-        with _native.GcPause() if progress is False else contextlib.nullcontext():
-            with phase("state"):
-                state = source.collect(
-                    program, share_state=share_state, device=device, progress=progress
-                )
-            with _native.GcPause(), phase("graph"):
-                facts = source.of_program(
-                    program,
-                    self.module_call_graph,
-                    state,
-                    (InterpreterModule, InterpreterModuleDispatcher),
-                    run_with_interpreter=self._run_with_interpreter,
-                    drop_dead_code=drop_dead_code,
-                )
-                facts["owner"] = bodies.copy_with_separate_bodies(program.graph_module)
-                self._ty, cuts = _native.unflatten(facts, self)
-        if cuts:  # an unneeded call could start a garbage collection
-            _log_cuts(cuts)
+        def build() -> None:
+            program = torch_export.with_distinct_names(export_module)
+            # The caller's `progress` function must not run while the garbage collector is paused.
+            with _native.GcPause() if progress is False else contextlib.nullcontext():
+                with phase("state"):
+                    state = source.collect(
+                        program, share_state=share_state, device=target, progress=progress
+                    )
+                with _native.GcPause(), phase("graph"):
+                    facts = source.of_program(
+                        program,
+                        self.module_call_graph,
+                        state,
+                        (InterpreterModule, InterpreterModuleDispatcher),
+                        run_with_interpreter=self._run_with_interpreter,
+                        drop_dead_code=drop_dead_code,
+                    )
+                    facts["owner"] = bodies.copy_with_separate_bodies(program.graph_module)
+                    self._ty, cuts = _native.unflatten(facts, self)
+            if cuts:  # an unneeded call could start a garbage collection
+                _log_cuts(cuts)
 
-    # ---- running ----
+        _native.on_unchanged(export_module.graph, build)
 
     def process_forward_inputs(self, *args: Any, **kwargs: Any) -> list[Any]:
         """Return the flat inputs of a call, adapted and checked as the program requires."""
@@ -446,13 +432,9 @@ class UnflattenedModule(_SubmoduleBase, torch_export.UnflattenedModule):  # type
             outputs = type(self._fxpress_runnable).forward(self, *flat)
         return pytree.tree_unflatten(outputs, out_spec)
 
-    # ---- copies ----
-
     def __getstate__(self) -> dict[str, Any]:
         self.graph_signature  # noqa: B018  (computes it)
         return super().__getstate__()
-
-    # ---- edits and views ----
 
     def _dispatch_modules(
         self, redirected_call_indices: dict[str, str], consts_targets: set[str]

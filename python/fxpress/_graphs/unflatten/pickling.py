@@ -154,7 +154,8 @@ def dump(value: Any) -> tuple[bytes, list[Any]]:
 
 def load(data: bytes, outside: list[Any]) -> Any:
     """Return the value that was passed to `dump`; its fake tensors are of a new fake mode."""
-    mode: Any = torch_export.fake_mode_of_its_own()
+    shape_env = torch_export.ShapeEnv()
+    mode: Any = torch_export.FakeTensorMode(shape_env=shape_env, allow_non_fake_inputs=True)
     mode.outside = outside  # `_from_outside` receives only the mode
     try:
         return torch_export.GraphPickler.loads(data, mode)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -188,7 +189,7 @@ def signatures(calls: Mapping[str, ModuleCallSignature]) -> list[Signature]:
     return result
 
 
-_MUTATIONS = (
+MUTATIONS = (
     OutputKind.BUFFER_MUTATION,
     OutputKind.USER_INPUT_MUTATION,
     OutputKind.PARAMETER_MUTATION,
@@ -197,13 +198,13 @@ _MUTATIONS = (
 
 def mutations(signature: ExportGraphSignature) -> list[tuple[bool, str]]:
     """Return (is_parameter, target placeholder) for the mutation outputs, which come first."""
-    if not any(spec.kind in _MUTATIONS for spec in signature.output_specs):
+    if not any(spec.kind in MUTATIONS for spec in signature.output_specs):
         return []
     buffers = {target: name for name, target in signature.inputs_to_buffers.items()}
     parameters = {target: name for name, target in signature.inputs_to_parameters.items()}
     result = []
     for spec in signature.output_specs:
-        if spec.kind not in _MUTATIONS:
+        if spec.kind not in MUTATIONS:
             continue
         assert spec.target is not None
         if spec.kind == OutputKind.BUFFER_MUTATION:
@@ -215,15 +216,9 @@ def mutations(signature: ExportGraphSignature) -> list[tuple[bool, str]]:
     return result
 
 
-_copied_kinds: dict[type, bool] = {}
-
-
+@functools.cache
 def _is_copied(kind: type) -> bool:
-    known = _copied_kinds.get(kind)
-    if known is None:
-        known = dataclasses.is_dataclass(kind) and not issubclass(kind, TreeSpec)
-        _copied_kinds[kind] = known
-    return known
+    return dataclasses.is_dataclass(kind) and not issubclass(kind, TreeSpec)
 
 
 def _copied(value: Any) -> Any:
@@ -232,7 +227,7 @@ def _copied(value: Any) -> Any:
     copy = object.__new__(kind)
     fields = value.__dict__.copy()
     for name, field in fields.items():
-        if _is_copied(type(field)):
+        if _is_copied(type(field)):  # type: ignore[arg-type]
             fields[name] = _copied(field)
     copy.__dict__.update(fields)
     return copy

@@ -7,7 +7,7 @@ import signal
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
 import click
 
@@ -16,10 +16,6 @@ from fxpress._base.errors import Error, UnsupportedError
 from fxpress._base.observing.text import printable, printable_lines
 from fxpress._files.remote.urls import machine_path
 from fxpress._tools.cli.output import Allowed, shortened, working
-
-if TYPE_CHECKING:  # these modules import torch
-    from fxpress._distributed.stages.costs import By
-    from fxpress._tools.cli.convert import Weights
 
 _STARTING = "importing torch"
 
@@ -201,13 +197,7 @@ def hash_(
 @_allow_pickle
 @_json
 def diff(
-    first: Path,
-    second: Path,
-    weights: bool,
-    limit: int,
-    allow_pickle: bool,
-    allow_operators: tuple[str, ...],
-    as_json: bool,
+    first: Path, second: Path, allow_pickle: bool, allow_operators: tuple[str, ...], **options: Any
 ) -> int:
     """Show where two programs differ.
 
@@ -217,7 +207,7 @@ def diff(
     from fxpress._tools.cli import diff as command
 
     allowed = Allowed(allow_pickle, allow_operators)
-    return command.show_difference(first, second, limit, weights, allowed, as_json)
+    return command.show_difference(first, second, allowed=allowed, **options)
 
 
 @app.command()
@@ -234,13 +224,7 @@ def diff(
 @_example_inputs
 @_allow_pickle
 def convert(
-    source: Path,
-    target: Path,
-    weights: Weights,
-    dtype: str | None,
-    example_inputs: Path | None,
-    allow_pickle: bool,
-    allow_operators: tuple[str, ...],
+    source: Path, target: Path, allow_pickle: bool, allow_operators: tuple[str, ...], **options: Any
 ) -> None:
     """Write a program into a new file.
 
@@ -250,14 +234,7 @@ def convert(
     with working(_STARTING):
         from fxpress._tools.cli import convert as command
 
-    command.convert(
-        source,
-        target,
-        weights=weights,
-        dtype=dtype,
-        example_inputs=example_inputs,
-        allowed=Allowed(allow_pickle, allow_operators),
-    )
+    command.convert(source, target, allowed=Allowed(allow_pickle, allow_operators), **options)
 
 
 @app.command()
@@ -291,16 +268,10 @@ def convert(
 @_json
 def split(
     file: Path,
-    stages: int,
-    by: By,
-    memory: int | None,
-    slack: float,
-    profile: Path | None,
     output: Path | None,
-    example_inputs: Path | None,
     allow_pickle: bool,
     allow_operators: tuple[str, ...],
-    as_json: bool,
+    **options: Any,
 ) -> None:
     """Cut a program into stages.
 
@@ -310,18 +281,8 @@ def split(
     with working(_STARTING):
         from fxpress._tools.cli import split as command
 
-    command.split(
-        file,
-        file.with_name(f"{file.stem}-stages") if output is None else output,
-        stages=stages,
-        by=by,
-        memory=memory,
-        slack=slack,
-        profile=profile,
-        example_inputs=example_inputs,
-        allowed=Allowed(allow_pickle, allow_operators),
-        as_json=as_json,
-    )
+    target = file.with_name(f"{file.stem}-stages") if output is None else output
+    command.split(file, target, allowed=Allowed(allow_pickle, allow_operators), **options)
 
 
 @app.command()

@@ -11,25 +11,16 @@ from torch.export import ExportedProgram
 from torch.fx import Graph, Node
 
 import fxpress
-from fxpress._base.errors import Error
 from fxpress._base.observing.text import bytes_text, printable
 from fxpress._distributed.stages.writes import storages_of
 from fxpress._files.archive.replacing import named_by
 from fxpress._tools.cli.inputs import example_inputs_of
-from fxpress._tools.cli.loading import options_named
+from fxpress._tools.cli.loading import CommandError, options_named
 from fxpress._tools.cli.output import Allowed, naming, working
 from fxpress._tools.inspect.summary import summarize
 from fxpress._torch import fx as torch_fx
 
 Weights = Literal["inline", "safetensors", "none"]
-
-
-class ConversionError(Error):
-    """A file cannot be converted as requested."""
-
-
-class CastError(Error):
-    """Weights cannot be stored in a dtype."""
 
 
 def convert(
@@ -47,7 +38,10 @@ def convert(
     with working(f"reading {source}"), options_named(source):
         program = fxpress.load(source, extra_files=extra, **allowed._asdict())
     if dtype is not None:
-        _store_weights_as(program, _dtype(dtype))
+        found = getattr(torch, dtype, None)
+        if not isinstance(found, torch.dtype) or not found.is_floating_point:
+            raise CommandError(f"expected a floating-point dtype such as bfloat16, got {dtype!r}")
+        _store_weights_as(program, found)
     if example_inputs is not None:
         program.example_inputs = example_inputs_of(example_inputs, program, allowed.allow_pickle)
     with working(f"writing {target}"):
@@ -58,26 +52,19 @@ def convert(
 
 
 def _check_is_alone(source: Path) -> None:
-    """Raise ConversionError for a file with several programs, because only one would be kept."""
+    """Raise CommandError for a file with several programs, because only one would be kept."""
     with naming(source):
         summary = summarize(source)
     others = [each.name for each in summary.programs if each.name != "model"] + summary.compiled
     if others:
-        raise ConversionError(
+        raise CommandError(
             f"{source} contains {printable(others[0])!r} in addition to the program 'model', and a "
             "conversion would lose it: load the file with fxpress.archive.load_pt2"
         )
 
 
-def _dtype(name: str) -> torch.dtype:
-    found = getattr(torch, name, None)
-    if not isinstance(found, torch.dtype) or not found.is_floating_point:
-        raise ConversionError(f"expected a floating-point dtype such as bfloat16, got {name!r}")
-    return found
-
-
 def _store_weights_as(program: ExportedProgram, dtype: torch.dtype) -> None:
-    """Store a program's floating-point weights in a dtype, in place; CastError for overflows.
+    """Store a program's floating-point weights in a dtype, in place; CommandError for overflows.
 
     The program then casts each weight back to its old dtype before use. A weight is not changed if
     the program may write it, returns it, or passes it to a higher-order operator. Weights that
@@ -146,10 +133,10 @@ def _cast(name: str, value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
             cast = value.detach().to(dtype)
             back = cast.to(value.dtype)
         except (NotImplementedError, RuntimeError) as error:
-            raise CastError(f"tensors cannot be cast to {dtype}: {error}") from error
+            raise CommandError(f"tensors cannot be cast to {dtype}: {error}") from error
         if value.is_meta or torch.equal(back.isfinite(), value.isfinite()):
             return cast
-    raise CastError(f"{dtype} cannot hold the values of {name!r}")
+    raise CommandError(f"{dtype} cannot hold the values of {name!r}")
 
 
 def _root_entry(graph: Graph) -> dict[str, Any]:

@@ -23,7 +23,7 @@ _MOST = 1_000_000  # the maximum number of differences that are counted
 
 
 def show_difference(
-    first: Path, second: Path, limit: int, weights: bool, allowed: Allowed, as_json: bool
+    first: Path, second: Path, *, limit: int, weights: bool, allowed: Allowed, as_json: bool
 ) -> int:
     """Print where two programs differ; return 1 if they differ, else 0."""
     paths = (first, second)

@@ -19,12 +19,8 @@ from fxpress._files.serde.targets import find_target
 from fxpress._tools.inspect.hashes import unregistered_text
 
 
-class LoadError(Error):
-    """A file cannot be loaded."""
-
-
-class ImportFailedError(Error):
-    """A module that an option names cannot be imported."""
+class CommandError(Error):
+    """A command cannot do what its options request."""
 
 
 def import_module(module: str) -> None:
@@ -40,7 +36,7 @@ def import_module(module: str) -> None:
     except Exception as error:  # the module's code may raise any type
         what = error.strerror if isinstance(error, OSError) else error
         text = f"{type(error).__name__}: {what}".partition("\n")[0]
-        raise ImportFailedError(f"--import {module}: {text}") from error
+        raise CommandError(f"--import {module}: {text}") from error
 
 
 def _import_file(path: Path) -> None:
@@ -72,11 +68,11 @@ def registered(targets: Sequence[str]) -> dict[str, Traits]:
 
 @contextmanager
 def options_named(path: Path) -> Iterator[None]:
-    """Run a block that loads a file; raise its error as LoadError, with the option that helps."""
+    """Run a block that loads a file; its error becomes a CommandError that names an option."""
     try:
         yield
     except Error as error:
-        raise LoadError(f"{path}: {printable(text_of(error))}") from error
+        raise CommandError(f"{path}: {printable(text_of(error))}") from error
 
 
 def text_of(error: BaseException) -> str:

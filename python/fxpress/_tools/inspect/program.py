@@ -79,9 +79,10 @@ def read_program(
         signature = expect_object(module["signature"])
         version = document.get("schema_version")
         numbers = list(expect_object(version).values()) if version is not None else []
-    tensors = _Tensors(graph, place)
+    with damage_is_named(f"{place}: graph.tensor_values"):
+        metas = expect_object(graph["tensor_values"])
     if weights is None:
-        weights = list(_weights(signature, tensors, place))
+        weights = list(_weights(signature, metas, place))
     nodes = list(nodes_of(graph, place))
     stacks = (_stack(node, place) for node in nodes)
     firsts: dict[Hashable, str] = {}
@@ -100,8 +101,8 @@ def read_program(
             torch_version=expect_str(document.get("torch_version") or ""),
             schema_version=".".join(map(str, numbers)),
             dialect=[expect_str(each) for each in expect_list(document.get("verifiers") or [])],
-            inputs=list(_inputs(signature, tensors, place)),
-            outputs=list(_outputs(signature, tensors, place)),
+            inputs=list(_inputs(signature, metas, place)),
+            outputs=list(_outputs(signature, metas, place)),
             operators=dict(counted.most_common()),
             refused=refused_operators(nodes),
             symbols=_symbols(document),
@@ -148,41 +149,31 @@ def _stack(node: dict[str, Any], place: str) -> str:
         return expect_str(expect_object(node["metadata"]).get("nn_module_stack") or "")
 
 
-class _Tensors:
-    """The tensors of a graph, by the names of their values."""
-
-    def __init__(self, graph: dict[str, Any], place: str) -> None:
-        with damage_is_named(f"{place}: graph.tensor_values"):
-            self._metas = expect_object(graph["tensor_values"])
-
-    def __getitem__(self, name: str) -> Tensor:
-        return tensor_of(self._metas[name])
-
-
-def _describe(argument: Any, tensors: _Tensors) -> tuple[str, str]:
-    """Return name and type of a value of the signature."""
+def _describe(argument: Any, metas: dict[str, Any]) -> tuple[str, str]:
+    """Return name and type of a value of the signature; `metas` maps tensors' names to metadata."""
     kind, held = expect_one_of(argument)
     if kind == "as_tensor":
         name = expect_str(expect_object(held)["name"])
-        return name, str(tensors[name])
+        return name, str(tensor_of(metas[name]))
     kind = kind.removeprefix("as_").removeprefix("sym_")
     if type(held) is dict:
         return next((each for each in held.values() if type(each) is str), ""), kind
     return "", kind if held in (None, True, []) else f"{kind} {held}"
 
 
-def _inputs(signature: dict[str, Any], tensors: _Tensors, place: str) -> Iterator[Value]:
+def _inputs(signature: dict[str, Any], metas: dict[str, Any], place: str) -> Iterator[Value]:
     for number, spec in enumerate(expect_list(signature["input_specs"])):
         with damage_is_named(f"{place}: signature.input_specs[{number}]"):
             kind, held = expect_one_of(spec)
             if kind == "user_input":
-                yield Value(*_of(_describe(expect_object(held)["arg"], tensors), kind))
+                name, described = _describe(expect_object(held)["arg"], metas)
+                yield Value(name, kind, described)
             elif kind == "constant_input":
-                _, described = _describe(expect_object(held)["value"], tensors)
+                _, described = _describe(expect_object(held)["value"], metas)
                 yield Value(expect_str(held["name"]), kind, described)
 
 
-def _outputs(signature: dict[str, Any], tensors: _Tensors, place: str) -> Iterator[Value]:
+def _outputs(signature: dict[str, Any], metas: dict[str, Any], place: str) -> Iterator[Value]:
     for number, spec in enumerate(expect_list(signature["output_specs"])):
         with damage_is_named(f"{place}: signature.output_specs[{number}]"):
             kind, held = expect_one_of(spec)
@@ -192,20 +183,17 @@ def _outputs(signature: dict[str, Any], tensors: _Tensors, place: str) -> Iterat
             targets = [value for key, value in held.items() if key != "arg"]
             target = expect_str(targets[0]) if targets else None
             if kind != "token":
-                yield Value(*_of(_describe(argument, tensors), kind), target)
+                name, described = _describe(argument, metas)
+                yield Value(name, kind, described, target)
 
 
-def _of(described: tuple[str, str], kind: str) -> tuple[str, str, str]:
-    return described[0], kind, described[1]
-
-
-def _weights(signature: dict[str, Any], tensors: _Tensors, place: str) -> Iterator[Weight]:
+def _weights(signature: dict[str, Any], metas: dict[str, Any], place: str) -> Iterator[Weight]:
     for number, spec in enumerate(expect_list(signature["input_specs"])):
         with damage_is_named(f"{place}: signature.input_specs[{number}]"):
             kind, held = expect_one_of(spec)
             if kind in STATE:
                 name = expect_str(expect_object(held)[STATE[kind].field])
-                tensor = tensors[expect_str(expect_object(held["arg"])["name"])]
+                tensor = tensor_of(metas[expect_str(expect_object(held["arg"])["name"])])
                 yield Weight(name, "constant" if kind == "tensor_constant" else kind, tensor)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -93,12 +92,6 @@ def mapping_of(compared: list[Comparison]) -> dict[str, Any]:
     for each in compared:
         pairs |= each.matching.pairs if each.matching is not None else {}
     return {"mapping": pairs, "showDiffHighlights": True, "disableMappingFallback": True}
-
-
-def state_counts(matching: Matching) -> tuple[Counter[str], Counter[str]]:
-    """Return state -> number of nodes, for the nodes of the first and of the second program."""
-    first, second = (Counter(states.values()) for states in matching.states)
-    return first, second
 
 
 def _what(node: Node, other: Node) -> list[str]:

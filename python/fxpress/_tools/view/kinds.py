@@ -46,7 +46,7 @@ _CREATION = frozenset(
         *("eye", "tril", "triu", "lift_fresh_copy", "detach", "detach_"),
     )
 )
-_COLORS = {
+COLORS = {
     "matrix product, convolution, attention": "#f4a582",
     "normalization": "#c2a5cf",
     "activation": "#a6dba0",
@@ -88,11 +88,6 @@ def kind_of(node: Node) -> str | None:
         if holds:
             return kind
     return "arithmetic"
-
-
-def color_of(kind: str) -> str:
-    """Return the color of a kind."""
-    return _COLORS[kind]
 
 
 def partition_of(path: str) -> int | None:

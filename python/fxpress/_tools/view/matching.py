@@ -33,7 +33,9 @@ class Matching:
 def match(first: Graph, second: Graph, hashes: tuple[list[bytes], list[bytes]]) -> Matching:
     """Match the nodes of two programs' top-level graphs; `hashes` has their operators' hashes."""
     made = _Matcher(first, second, hashes)
-    return Matching(made.pairs, (made.states_of_first(), made.states_of_second()))
+    states, back = made.states, made.back
+    others = {n.id: states[back[n.id]] if n.id in back else ALONE for n in second.nodes}
+    return Matching(made.pairs, (states, others))
 
 
 class _Matcher:
@@ -41,26 +43,19 @@ class _Matcher:
         self, first: Graph, second: Graph, hashes: tuple[list[bytes], list[bytes]]
     ) -> None:
         self._graphs = first, second
-        self._nodes = tuple({node.id: node for node in g.nodes} for g in self._graphs)
+        self._others = {node.id: node for node in second.nodes}
         self.pairs: dict[str, str] = {}
         self._same: set[str] = set()  # ids of nodes of the first graph that are SAME
         self._steps_left = _MOST_IN_ALL
-        self._match_inputs()
+        self._pair_in_order("input ", _state_key)
+        self._pair_in_order("input ", _input_key)
+        self.pairs["output"] = "output"
         self._match_equal(hashes)
         self._match_similar()
-        self._back = {theirs: mine for mine, theirs in self.pairs.items()}
-        self._states: dict[str, str] = {}  # id of a node of the first graph -> state
+        self.back = {theirs: mine for mine, theirs in self.pairs.items()}
+        self.states: dict[str, str] = {}  # id of a node of the first graph -> state
         for node in first.nodes:
-            self._states[node.id] = self._state(node)
-
-    def states_of_first(self) -> dict[str, str]:
-        return self._states
-
-    def states_of_second(self) -> dict[str, str]:
-        return {
-            each: self._states[self._back[each]] if each in self._back else ALONE
-            for each in self._nodes[1]
-        }
+            self.states[node.id] = self._state(node)
 
     def _left(self, side: int, prefix: str) -> list[Node]:
         known = self.pairs.keys() if side == 0 else set(self.pairs.values())
@@ -81,11 +76,6 @@ class _Matcher:
                 self.pairs[node.id] = queue.popleft()
                 found.append(node.id)
         return found
-
-    def _match_inputs(self) -> None:
-        self._pair_in_order("input ", _state_key)
-        self._pair_in_order("input ", _input_key)
-        self.pairs["output"] = "output"
 
     def _match_equal(self, hashes: tuple[list[bytes], list[bytes]]) -> None:
         mine, theirs = (
@@ -124,22 +114,17 @@ class _Matcher:
             return ALONE
         if node.id in self._same:
             return SAME
-        counterpart = self._nodes[1][other]
+        counterpart = self._others[other]
         if comparable(node) != comparable(counterpart):
             return CHANGED
         sources = [(each.node.id, each.output) for each in node.arguments]
-        theirs = [(self._back.get(e.node.id), e.output) for e in counterpart.arguments]
+        theirs = [(self.back.get(e.node.id), e.output) for e in counterpart.arguments]
         if sources != theirs:
             return CHANGED
-        if node.target is None:
-            return self._of_ends(node)
-        follows = any(self._states[source] != SAME for source, _ in sources)
-        return FOLLOWS if follows else CHANGED  # CHANGED: the order of writes or effects differs
-
-    def _of_ends(self, node: Node) -> str:
-        """Return the state of an input or output node whose properties equal its counterpart's."""
-        sources = (self._states[each.node.id] for each in node.arguments)
-        return SAME if all(state == SAME for state in sources) else FOLLOWS
+        if any(self.states[source] != SAME for source, _ in sources):
+            return FOLLOWS
+        # If the node is an operator, the order of writes or effects differs.
+        return SAME if node.target is None else CHANGED
 
 
 def comparable(node: Node) -> dict[str, str]:

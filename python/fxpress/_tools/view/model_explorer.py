@@ -13,7 +13,7 @@ from fxpress._tools.view.comparison import TITLE, compare, differences_of, mappi
 from fxpress._tools.view.graphs import make_old
 from fxpress._tools.view.nodes import Graph, Node, TensorFacts
 from fxpress._tools.view.overlays import overlays_of
-from fxpress._tools.view.sources import Source, make_ids_distinct
+from fxpress._tools.view.sources import Source
 
 _TAG = "__tensor_tag"  # Model Explorer's key for the name of a value
 _Pair = dict[str, Any]  # the key and the value of an attribute
@@ -35,7 +35,9 @@ def write_graphs(sources: Sequence[Source], target: Path) -> list[Path]:
     For two sources, the differences and the correspondence of nodes are written too. The graphs of
     several sources get distinct ids. OSError, or InspectionError if a file is damaged.
     """
-    make_ids_distinct(sources)
+    for source in sources if len(sources) > 1 else ():
+        for graph in source.all_graphs():
+            graph.id = f"{source.name}: {graph.id}"
     data: dict[str, dict[str, Any]] = {}
     if len(sources) == 2:
         first, second = sources

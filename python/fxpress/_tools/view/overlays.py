@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from fxpress._tools.view.flops import count_flops
-from fxpress._tools.view.kinds import color_of, kind_of, partition_of
+from fxpress._tools.view.kinds import COLORS, kind_of, partition_of
 from fxpress._tools.view.matching import ALONE, CHANGED, FOLLOWS, SAME
 from fxpress._tools.view.nodes import Graph, Node
 
@@ -29,12 +29,10 @@ def overlays_of(graphs: dict[str, list[Graph]]) -> dict[str, Overlay]:
     everything = [graph for of_program in graphs.values() for graph in of_program]
     counts = [count_flops(of_program).by_node for of_program in graphs.values()]
     found = {
-        "bytes of state": _numbers(everything, _state_bytes),
-        "bytes of results": _numbers(everything, _result_bytes),
+        "bytes of state": _numbers(everything, lambda n: n.result_bytes() if n.state else None),
+        "bytes of results": _numbers(everything, lambda n: None if n.state else n.result_bytes()),
         "FLOPs": {
-            graph_id: _shaded({node: {"value": number} for node, number in numbers.items()})
-            for count in counts
-            for graph_id, numbers in count.items()
+            graph_id: _shaded(numbers) for count in counts for graph_id, numbers in count.items()
         },
         "kind of operator": {g.id: {"results": _kinds(g)} for g in everything},
     }
@@ -76,10 +74,11 @@ def by_module(graph: Graph, texts: dict[str, str]) -> Overlay:
 
 def shaded(graph: Graph, numbers: dict[str, float]) -> Overlay:
     """Return an overlay with numbers, the largest in the darkest color."""
-    return {graph.id: _shaded({node: {"value": number} for node, number in numbers.items()})}
+    return {graph.id: _shaded(numbers)}
 
 
-def _shaded(results: _Values) -> dict[str, Any]:
+def _shaded(numbers: Mapping[str, float]) -> dict[str, Any]:
+    results = {node: {"value": number} for node, number in numbers.items()}
     return {"results": results, "gradient": _GRADIENT}
 
 
@@ -87,22 +86,13 @@ def _numbers(graphs: list[Graph], rule: Callable[[Node], int | None]) -> Overlay
     found = {}
     for graph in graphs:
         values = ((node.id, rule(node)) for node in graph.nodes)
-        results = {node: {"value": value} for node, value in values if value is not None}
-        found[graph.id] = _shaded(results)
+        found[graph.id] = _shaded({node: value for node, value in values if value is not None})
     return found
-
-
-def _state_bytes(node: Node) -> int | None:
-    return node.result_bytes() if node.state else None
-
-
-def _result_bytes(node: Node) -> int | None:
-    return None if node.state else node.result_bytes()
 
 
 def _kinds(graph: Graph) -> _Values:
     kinds = ((node.id, kind_of(node)) for node in graph.nodes)
-    return {node: {"value": kind, "bgColor": color_of(kind)} for node, kind in kinds if kind}
+    return {node: {"value": kind, "bgColor": COLORS[kind]} for node, kind in kinds if kind}
 
 
 def _partitions(graph: Graph) -> _Values:

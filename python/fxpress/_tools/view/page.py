@@ -8,12 +8,13 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from fxpress._base.observing.text import printable_lines
-from fxpress._tools.view.comparison import Comparison, compare, differences, state_counts
+from fxpress._tools.view.comparison import Comparison, compare, differences
 from fxpress._tools.view.matching import ALONE, CHANGED, FOLLOWS, SAME
 from fxpress._tools.view.nodes import Graph
 from fxpress._tools.view.report import Table, Values, file_part, table
@@ -149,7 +150,7 @@ def _facts(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Table]:
 def _counts(comparison: Comparison) -> Table:
     """Return a table of the number of nodes in each state."""
     assert comparison.matching is not None
-    counts = state_counts(comparison.matching)
+    counts = [Counter(states.values()) for states in comparison.matching.states]
     states = {
         SAME: "compute the same",
         CHANGED: "differ",

@@ -90,10 +90,3 @@ def names_of(programs: Sequence[Any]) -> list[str]:
     ]
     counts = Counter(names)
     return [f"{i} {name}" if counts[name] > 1 else name for i, name in enumerate(names)]
-
-
-def make_ids_distinct(sources: Sequence[Source]) -> None:
-    """Give the graphs of several sources distinct ids; a single source keeps its ids."""
-    for source in sources if len(sources) > 1 else ():
-        for graph in source.all_graphs():
-            graph.id = f"{source.name}: {graph.id}"

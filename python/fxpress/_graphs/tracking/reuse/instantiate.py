@@ -17,11 +17,8 @@ from fxpress._torch.reuse import (
     SymNodeVariable,
     VariableBuilder,
     VariableTracker,
-    copy_container,
-    copy_number,
     copy_symbol,
-    copy_tensor,
-    note_proxyable,
+    copy_variable,
     repeat_guard,
     separate_guards,
     symbols_of,
@@ -78,8 +75,6 @@ class _Instance:
             self.fakes[id(before)] = after
             self.storages.setdefault(storage_id(before), after)
 
-    # Modules
-
     def _enter_modules(self) -> None:
         """Count the calls of modules within the call, and record them, as tracing does."""
         objects, numbers = self.call.structure.objects, self.template.numbers
@@ -107,8 +102,6 @@ class _Instance:
         """Return the `nn_module_stack` of a new node for the stack of the old node."""
         inner = list(old)[self.template.call.depth :]
         return self.outside | dict(self.keys[key] for key in inner)
-
-    # Steps
 
     def _add_input(self, step: Step) -> None:
         tensor = self.call.structure.objects[step.number]
@@ -175,8 +168,6 @@ class _Instance:
             return self._value(old)
         return old
 
-    # Values
-
     def _value(self, old: Any) -> Any:
         if isinstance(old, torch.Tensor):
             return self._tensor(old)
@@ -208,8 +199,6 @@ class _Instance:
             share_gradient_edge(made, old)
         return made
 
-    # Guards and the result
-
     def _add_guards(self, fresh: dict[Any, list[Any]]) -> None:
         guards = self.output.guards
         for guard, key in self.template.fresh_guards:
@@ -228,11 +217,11 @@ class _Instance:
         if found is None:
             proxy = torch.fx.Proxy(self.same.nodes[step.node], self.tracer)
             if isinstance(old, SymNodeVariable):
-                found = copy_number(old, proxy)
+                found = SymNodeVariable(proxy, proxy.node.meta["example_value"])
             else:
-                found = copy_tensor(old, proxy)
+                found = copy_variable(old, proxy=proxy)
                 found._is_name_set = step.node in self.template.renamed
-            note_proxyable(self.tracer, found)
+            self.tracer.record_proxyable_vt(found)
             self.variables[id(old)] = found
         return found
 
@@ -240,7 +229,7 @@ class _Instance:
         """Return the variable for a tuple or a list that is `old` in the recorded call."""
         found = self.variables.get(id(old))
         if found is None:
-            found = self.variables[id(old)] = copy_container(old, items)
+            found = self.variables[id(old)] = copy_variable(old, items=items)
         return found
 
 

@@ -11,6 +11,7 @@ import torch
 
 from fxpress._graphs.tracking.reuse.report import begin
 from fxpress._torch.reuse import (
+    ConstantSource,
     Guard,
     SeenSize,
     Source,
@@ -18,7 +19,6 @@ from fxpress._torch.reuse import (
     builder,
     changed_objects,
     guard_key,
-    is_constant_of_program,
     is_exhausted,
     is_generator,
     is_of_variable,
@@ -208,7 +208,7 @@ class Journal:
                 restart_without_reuse(output, "a part of an instantiated module has another path")
 
         def register_attr_or_module(target: Any, *names: Any, **options: Any) -> Any:
-            if is_constant_of_program(options.get("source")):
+            if isinstance(options.get("source"), ConstantSource):
                 once.append("the result of a function that runs while tracing")
             return register(target, *names, **options)
 

@@ -71,7 +71,7 @@ class ModuleStructure:
 
     def _describe(self, module: torch.nn.Module) -> Iterable[torch.nn.Module]:
         kind = type(module)
-        if _has_slots(kind):
+        if any(vars(base).get("__slots__") for base in kind.__mro__):
             raise NotReusable(f"{kind.__name__} has __slots__")
         number = self.numbers[id(module)]
         own = vars(module)
@@ -118,10 +118,6 @@ class ModuleStructure:
             parts.append(_mark(value))
             if type(value) not in _PLAIN_TYPES:
                 self.others.append(id(value))
-
-
-def _has_slots(kind: type) -> bool:
-    return any(vars(base).get("__slots__") for base in kind.__mro__)
 
 
 def _is_plain(value: Any) -> bool:

@@ -27,7 +27,7 @@ from fxpress._torch.reuse import (
     is_repeatable,
     variables,
 )
-from fxpress._torch.reuse_inputs import can_copy_input, can_copy_parameter
+from fxpress._torch.reuse_inputs import can_copy_parameter
 
 # Keys of `Node.meta` whose values an instance computes, and keys whose values it copies.
 _COMPUTED = {
@@ -170,7 +170,7 @@ class Template:
         if step.kind == "input":
             if example._version:
                 raise NotReusable("the call changes a parameter or a buffer in place")
-            if can_copy_input(step.variable) and can_copy_parameter(example):
+            if type(step.variable) is TensorVariable and can_copy_parameter(example):
                 step.fake = example
             return
         for each in _leaves(example):
@@ -221,8 +221,6 @@ class Template:
         if any(size.name not in by_name for size in sizes):
             raise NotReusable("the call reads sizes of values that are not inputs of the call")
         return [(size, by_name[size.name]) for size in sizes]
-
-    # The result
 
     def _result(self, variable: Any) -> Callable[[Any], VariableTracker]:
         """Return a function that maps an equal call's `_Instance` to the variable of its result."""
