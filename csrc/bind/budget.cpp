@@ -2,7 +2,6 @@
 
 #include "core/budget.h"
 
-#include <string>
 #include <utility>
 
 #include "bind/closed_class.h"

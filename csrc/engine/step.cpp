@@ -1,4 +1,3 @@
-#include "engine/convert.h"
 #include "engine/operators.h"
 #include "engine/run.h"
 #include "fx/arguments.h"

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "core/characters.h"
-#include "core/check.h"
 #include "core/graph.h"
 #include "fx/arguments.h"
 #include "fx/names.h"

@@ -1,7 +1,6 @@
 #include "serde/graph_values.h"
 
 #include <algorithm>
-#include <functional>
 #include <string>
 
 #include "fx/arguments.h"

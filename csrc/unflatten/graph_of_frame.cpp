@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <string>
 
 #include "core/characters.h"
 #include "core/check.h"

@@ -1,6 +1,5 @@
 #include "unflatten/unflatten.h"
 
-#include <algorithm>
 #include <string>
 #include <unordered_map>
 #include <vector>

@@ -1,7 +1,6 @@
 // Creates modules from an outline. Graphs, children and state are created once, in final form.
 #pragma once
 
-#include <string>
 #include <vector>
 
 #include "fx/writer.h"
