@@ -38,7 +38,6 @@ pybind11_add_module(_native MODULE NO_EXTRAS
   csrc/capture/rewrite.cpp
   csrc/decompose/recipe.cpp
   csrc/decompose/instantiate.cpp
-  csrc/decompose/values.cpp
   csrc/export/unlift.cpp
   csrc/fx/arguments.cpp
   csrc/fx/attributes.cpp
