@@ -31,10 +31,10 @@ void bind_installation(py::module_& m) {
       .def(
           "acquire",
           [](Installation& self, const install::Prepared& prepared) {
-            install::acquire(self, prepared, false);
+            self.acquire(prepared, false);
           },
           "prepared"_a, py::pos_only(), "Acquire a lease; the first one replaces torch's objects.")
-      .def("release_newest", &install::release_newest,
+      .def("release_newest", &Installation::release_newest,
            "Release the newest lease that no `with` block holds; RuntimeError if there is none.")
       .def_property_readonly(
           "policy", [](const Installation& self) { return borrow_or_none(self.policy()); },
