@@ -9,7 +9,6 @@
 #include <unordered_set>
 
 #include "core/scoped_value.h"
-#include "core/tensor_access.h"
 #include "core/text_hash.h"
 #include "py/calls.h"
 #include "py/object.h"
@@ -261,7 +260,6 @@ class GraphEncoder {
   // Writes a CustomObjArgument with `class_fqn` of `spec`. name: null means the name of `spec`.
   void custom_object(PyObject* spec, PyObject* name = nullptr);
   void device(PyObject* device);
-  void tensor_facts(const core::TensorFacts& facts, PyObject* device);
 
   SchemaWriter out_;
   EventSink& sink_;
