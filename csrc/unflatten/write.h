@@ -83,6 +83,9 @@ class FrameWriter {
                            Ref args, std::span<PyObject* const> inputs, Ref meta);
   PyObject* write_item(fx::GraphWriter& writer, core::PlannedId id, Ref key, Ref meta);
 
+  Ref keyword_arguments(const std::vector<core::StringId>& keys,
+                        std::span<PyObject* const> values) const;
+
   const PlannedNode& planned(core::PlannedId id) const { return plan_.outline.node(id); }
   const CallSignature& signature_of(const PlannedNode& node) const;
   PyObject* written(core::PlannedId id) const;
