@@ -14,9 +14,8 @@ Ref note(const ProvenanceRules& rules, PyObject* info, PyObject* earlier) {
   check(PyDict_SetItem(attributes.get(), names.action, action.get()));
   check(PyDict_SetItem(attributes.get(), names.node_info, info));
   check(PyDict_SetItem(attributes.get(), names.from_node, earlier));
-  Ref list = Ref::steal(PyList_New(1));
-  PyList_SET_ITEM(list.get(), 0, new_instance(rules.source_type.get(), attributes.get()).release());
-  return list;
+  return make_list(1,
+                   [&](size_t) { return new_instance(rules.source_type.get(), attributes.get()); });
 }
 
 }  // namespace

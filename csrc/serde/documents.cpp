@@ -112,8 +112,7 @@ bool passes_gate(std::string_view rule, PyObject* text) {
 Ref first_refused(std::string_view rule, PyObject* texts) {
   const Rule known = known_rule(rule);
   const Ref items = Ref::steal(PySequence_Tuple(texts));
-  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(items.get()); ++i) {
-    PyObject* item = PyTuple_GET_ITEM(items.get(), i);
+  for (PyObject* item : items_of(items.get())) {
     if (PyUnicode_Check(item) && schema::passes(known, Text(item).view(), is_unicode_identifier)) {
       continue;
     }
@@ -190,8 +189,8 @@ Document canonicalize(const Document& document, PyObject* constants, PyObject* r
   std::deque<Text> texts;
   core::TextViewSet known;
   const Ref items = Ref::steal(PySequence_Tuple(constants));
-  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(items.get()); ++i) {
-    texts.emplace_back(PyTuple_GET_ITEM(items.get(), i));
+  for (PyObject* name : items_of(items.get())) {
+    texts.emplace_back(name);
     known.insert(texts.back().view());
   }
   std::string problem;

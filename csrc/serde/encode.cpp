@@ -80,8 +80,7 @@ void add_with_users(PyObject* node, std::vector<Ref>& nodes, int depth) {
   if (depth == 0) return;
   const Ref users =
       Ref::steal(PySequence_Tuple(fx::node_field(node, fx::symbols.node_users).get()));
-  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(users.get()); ++i) {
-    PyObject* user = item(users.get(), i);
+  for (PyObject* user : items_of(users.get())) {
     if (fx::node_field(user, fx::symbols.node_target).get() == fx::symbols.getitem) {
       add_with_users(user, nodes, depth - 1);
     }
@@ -139,9 +138,8 @@ void GraphEncoder::program(PyObject* module, PyObject* signature, PyObject* call
     }
   });
   if (context_.check == nullptr) return;
-  PyObject* modules = context_.check->graph_modules;
-  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(modules); ++i) {
-    if (!written_.contains(PyList_GET_ITEM(modules, i))) throw Doubtful();
+  for (PyObject* module : items_of(context_.check->graph_modules)) {
+    if (!written_.contains(module)) throw Doubtful();
   }
 }
 

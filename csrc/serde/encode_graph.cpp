@@ -164,9 +164,7 @@ void GraphEncoder::graph_outputs(PyObject* output_value) {
         raise(PyExc_AssertionError, "expected tuple or list, got %S", Py_TYPE(output_value));
       }
       const Ref items = Ref::steal(PySequence_Tuple(output_value));
-      for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(items.get()); ++i) {
-        argument(PyTuple_GET_ITEM(items.get(), i), nullptr);
-      }
+      for (PyObject* item : items_of(items.get())) argument(item, nullptr);
     }
   }
   sink_.end_list();
@@ -306,13 +304,10 @@ void GraphEncoder::schema_inputs(const Operator& function, PyObject* args, PyObj
 
 // Writes the arguments of a target without a schema; positional arguments do not have names.
 void GraphEncoder::other_inputs(PyObject* args, PyObject* kwargs) {
-  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(args); ++i) {
-    named_argument("", PyTuple_GET_ITEM(args, i), kPositional, nullptr);
-  }
+  for (PyObject* value : items_of(args)) named_argument("", value, kPositional, nullptr);
   if (PyDict_GET_SIZE(kwargs) == 0) return;
   const Ref items = pairs_of(kwargs);
-  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(items.get()); ++i) {
-    PyObject* item = PyList_GET_ITEM(items.get(), i);
+  for (PyObject* item : items_of(items.get())) {
     named_argument(utf8(PyTuple_GET_ITEM(item, 0)), PyTuple_GET_ITEM(item, 1), kKeyword, nullptr);
   }
 }

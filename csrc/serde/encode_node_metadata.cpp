@@ -93,8 +93,7 @@ void GraphEncoder::module_stack(PyObject* stack) {
     for (DictItems items(stack); items.next();) add(items.key(), items.value());
   } else {
     const Ref items = pairs_of(stack);
-    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(items.get()); ++i) {
-      PyObject* item = PyList_GET_ITEM(items.get(), i);
+    for (PyObject* item : items_of(items.get())) {
       add(PyTuple_GET_ITEM(item, 0), PyTuple_GET_ITEM(item, 1));
     }
   }
@@ -137,8 +136,7 @@ void GraphEncoder::node_sources(PyObject* sources, std::string& text) {
   const Ref held = Ref::steal(PySequence_Tuple(sources));
   bool first = true;
   text += '[';
-  for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(held.get()); ++i) {
-    PyObject* source = PySequence_Fast_GET_ITEM(held.get(), i);
+  for (PyObject* source : items_of(held.get())) {
     if (!is_a(source, symbols.node_source_type)) continue;
     if (!first) text += ", ";
     first = false;

@@ -39,8 +39,7 @@ bool is_value(PyObject* value, Table table, int depth = 0) {
   }
   constexpr int kDeep = 8;
   if ((!PyTuple_Check(value) && !PyList_Check(value)) || depth == kDeep) return false;
-  for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(value); ++i) {
-    PyObject* item = PySequence_Fast_GET_ITEM(value, i);
+  for (PyObject* item : items_of(value)) {
     if (!is_value(item, table_of(item), depth + 1)) return false;
   }
   return true;
