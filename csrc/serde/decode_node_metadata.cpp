@@ -167,7 +167,6 @@ Ref GraphDecoder::node_sources(std::string_view text) {
   whole += kBefore;
   whole += text;
   whole += '}';
-  std::string problem;
   try {
     Document document = schema::read_json(whole, document_->schema(),
                                           static_cast<uint16_t>(Type::NodeSource), budget_);
@@ -177,9 +176,8 @@ Ref GraphDecoder::node_sources(std::string_view text) {
     if (list.kind == ValueKind::kNull) return Ref::borrow(Py_None);
     return node_sources(list);
   } catch (const schema::JsonError& error) {
-    problem = error.what();
+    raise(symbols.serialize_error, "the metadata from_node of a node: %s", error.what());
   }
-  raise(symbols.serialize_error, "the metadata from_node of a node: %s", problem.c_str());
 }
 
 Ref GraphDecoder::node_sources(const Value& list) {

@@ -139,7 +139,6 @@ Document read_document(const Schema& schema, PyObject* bytes, const std::string&
   check(PyBytes_AsStringAndSize(bytes, &text, &size));
   const int position = schema.find(type);
   if (position < 0) raise(PyExc_KeyError, "%s", type.c_str());
-  std::string problem;
   try {
     const auto read = [&] {
       const pybind11::gil_scoped_release release;
@@ -150,12 +149,12 @@ Document read_document(const Schema& schema, PyObject* bytes, const std::string&
     pass_gate(document);
     return document;
   } catch (const schema::JsonError& error) {
-    problem = error.what();
+    const std::string_view problem = error.what();
+    const Ref message = Ref::steal(
+        PyUnicode_DecodeUTF8(problem.data(), static_cast<Py_ssize_t>(problem.size()), "replace"));
+    PyErr_SetObject(damage_error(), message.get());
+    throw_python_error();
   }
-  const Ref message = Ref::steal(
-      PyUnicode_DecodeUTF8(problem.data(), static_cast<Py_ssize_t>(problem.size()), "replace"));
-  PyErr_SetObject(damage_error(), message.get());
-  throw_python_error();
 }
 
 Ref read_field(const Document& document, const SchemaClasses& classes, const std::string& path,
@@ -193,8 +192,6 @@ Document canonicalize(const Document& document, PyObject* constants, PyObject* r
     texts.emplace_back(name);
     known.insert(texts.back().view());
   }
-  std::string problem;
-  PyObject* type = PyExc_AssertionError;
   schema::NewNames made;
   try {
     const auto form = [&] {
@@ -208,12 +205,10 @@ Document canonicalize(const Document& document, PyObject* constants, PyObject* r
     }
     return result;
   } catch (const schema::UnknownName& error) {
-    problem = error.what();
-    type = PyExc_KeyError;
+    raise(PyExc_KeyError, "%s", error.what());
   } catch (const schema::CanonicalError& error) {
-    problem = error.what();
+    raise(PyExc_AssertionError, "%s", error.what());
   }
-  raise(type, "%s", problem.c_str());
 }
 
 }  // namespace
@@ -312,14 +307,12 @@ schema::HashContext hash_context(const py::dict& traits, const py::dict& values)
 }
 
 schema::GraphHash hash_of(const Document& document, const schema::HashContext& context) {
-  std::string problem;
   try {
     const py::gil_scoped_release release;
     return schema::hash_program(document, context);
   } catch (const schema::CanonicalError& error) {
-    problem = error.what();
+    raise(PyExc_AssertionError, "%s", error.what());
   }
-  raise(PyExc_AssertionError, "%s", problem.c_str());
 }
 
 py::bytes to_bytes(const schema::Digest& digest) {
