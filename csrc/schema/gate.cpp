@@ -331,10 +331,6 @@ GateError::GateError(std::string path, Rule rule, std::string_view value)
       value_(value),
       rule_(rule) {}
 
-const char* GateError::fault() const {
-  return fault_of(rule_);
-}
-
 // ---- documents ----------------------------------------------------------------------------------
 
 namespace {

@@ -250,21 +250,17 @@ void GraphValues::read_call(NodeEntry& entry, PyObject* meta) {
     PyErr_SetObject(PyExc_KeyError, fx::names.val);
     throw_python_error();
   }
-  if (function.kind == OperatorKind::kSchema) return add_schema_results(entry, value);
+  if (function.kind == OperatorKind::kSchema) {
+    const bool is_list = function.returns_single(ReturnKind::kTensorList);
+    if (is_list) return add_list(&entry, entry, "", value, false);
+    return function.returns.size() == 1 ? add_result(entry, value) : add_each(entry, value);
+  }
   if (PyDict_Check(value)) return add_dict(entry, value);
   if (function.kind == OperatorKind::kSpecial) {
     return add_list(&entry, entry, "", value, false);
   }
   if (PyTuple_Check(value)) return add_each(entry, value);
   add_result(entry, value);
-}
-
-void GraphValues::add_schema_results(NodeEntry& entry, PyObject* results) {
-  const Operator& function = *entry.function;
-  if (function.returns_single(ReturnKind::kTensorList))
-    return add_list(&entry, entry, "", results, false);
-  if (function.returns.size() == 1) return add_result(entry, results);
-  add_each(entry, results);
 }
 
 void GraphValues::add_result(NodeEntry& entry, PyObject* value) {
