@@ -24,7 +24,6 @@ pybind11_add_module(_native MODULE NO_EXTRAS
   csrc/bind/archive.cpp
   csrc/bind/budget.cpp
   csrc/bind/capture.cpp
-  csrc/bind/closed_class.cpp
   csrc/bind/decompose.cpp
   csrc/bind/export.cpp
   csrc/bind/graphs.cpp
