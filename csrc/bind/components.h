@@ -17,15 +17,6 @@ using namespace py::literals;
 // py::keep_alive would terminate the process if arguments have wrong types.
 struct RefersToSelf {};
 
-inline py::object to_object(Ref ref) {
-  return py::reinterpret_steal<py::object>(ref.release());
-}
-
-// Returns `object`, or None if it is null.
-inline py::object borrow_or_none(PyObject* object) {
-  return py::reinterpret_borrow<py::object>(object == nullptr ? Py_None : object);
-}
-
 // Returns a tuple of str with these texts.
 inline py::tuple texts(std::span<const char* const> names) {
   py::tuple result(names.size());

@@ -114,11 +114,12 @@ Ref ref(const py::handle& object) {
 
 }  // namespace
 
-void forget_keys(PyObject* dict, PyObject* parts) {
-  const Ref keys = Ref::steal(PyDict_Keys(dict));
+void forget_keys(const py::dict& dict, const py::tuple& parts) {
+  const Ref keys = Ref::steal(PyDict_Keys(dict.ptr()));
   for (PyObject* key : items_of(keys.get())) {
-    if (!PyTuple_Check(key) || !have_one_in_common(key, parts)) continue;
-    if (PyDict_DelItem(dict, key) != 0) PyErr_Clear();  // another thread may have removed the key
+    if (!PyTuple_Check(key) || !have_one_in_common(key, parts.ptr())) continue;
+    if (PyDict_DelItem(dict.ptr(), key) != 0)
+      PyErr_Clear();  // another thread may have removed the key
   }
 }
 
@@ -151,9 +152,9 @@ void Installation::release_newest() {
   release(found->get());
 }
 
-PyObject* Installation::policy() const {
-  if (leases_.empty() || active_.patches.empty()) return nullptr;
-  return leases_.back()->policy.get();
+Ref Installation::policy() const {
+  if (leases_.empty() || active_.patches.empty()) return {};
+  return Ref::borrow(leases_.back()->policy.get());
 }
 
 void Installation::put_in_place(const Prepared& prepared) {

@@ -15,7 +15,7 @@ namespace fxpress::install {
 
 // Removes each key of a dict that is a tuple and contains one of the objects in the tuple `parts`.
 // Objects are compared by identity.
-void forget_keys(PyObject* dict, PyObject* parts);
+void forget_keys(const pybind11::dict& dict, const pybind11::tuple& parts);
 
 // An object of torch and its replacement.
 struct Patch {
@@ -55,8 +55,8 @@ class Installation {
   // Releases the newest lease that is not scoped. Raises RuntimeError if there is none.
   void release_newest();
 
-  // Returns the policy of the newest lease, borrowed. Returns null if nothing is replaced.
-  PyObject* policy() const;
+  // Returns the policy of the newest lease; empty if nothing is replaced.
+  Ref policy() const;
   size_t count() const { return leases_.size(); }
 
  private:

@@ -253,20 +253,22 @@ Ref encode_program(const Schema& schema, PyObject* graph_module, PyObject* signa
 }
 
 schema::Document encode_document(const Schema& schema, PyObject* graph_module, PyObject* signature,
-                                 PyObject* calls, PyObject* facts, const EncodeContext& context) {
+                                 PyObject* calls, PyObject* facts, PyObject* objects,
+                                 PyObject* treespec) {
   schema::DocumentBuilder builder(schema);
-  EncodeContext bare = context;
-  bare.metadata = false;
+  const EncodeContext bare{objects, treespec, nullptr, false};
   const size_t bytes = expected_bytes(graph_module);
   builder.reserve(bytes / kBytesPerValue, bytes / kBytesPerText);
   GraphEncoder(schema, builder, bare).program(graph_module, signature, calls, facts);
   return builder.finish();
 }
 
-schema::Document encode_part(const Schema& schema, const std::string& kind, PyObject* values,
-                             const EncodeContext& context, PyObject* results, PyObject* merged) {
+schema::Document encode_part(const Schema& schema, const std::string& kind,
+                             const pybind11::tuple& values, PyObject* objects, PyObject* treespec,
+                             const pybind11::list& results, const pybind11::dict& merged) {
   schema::DocumentBuilder builder(schema);
-  GraphEncoder(schema, builder, context).part(kind, values, results, merged);
+  GraphEncoder(schema, builder, {objects, treespec})
+      .part(kind, values.ptr(), results.ptr(), merged.ptr());
   return builder.finish();
 }
 

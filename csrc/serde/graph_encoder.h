@@ -285,15 +285,17 @@ Ref encode_program(const Schema& schema, PyObject* graph_module, PyObject* signa
 
 // Returns a program as a document, without the metadata of nodes and without checks.
 schema::Document encode_document(const Schema& schema, PyObject* graph_module, PyObject* signature,
-                                 PyObject* calls, PyObject* facts, const EncodeContext& context);
+                                 PyObject* calls, PyObject* facts, PyObject* objects,
+                                 PyObject* treespec);
 
 // Returns a part of a program as a document. kind (values): "argument" (value, type), "inputs"
 // (described operator, args, kwargs), "node", "outputs", "metadata" (node), "graph" (graph module),
 // "signature", "input_spec", "output_spec", "argument_spec", "call_signature", "call". results:
 // list; gets (name, value) for each value that a node defines. merged: see NodeNames::merged();
 // read and extended.
-schema::Document encode_part(const Schema& schema, const std::string& kind, PyObject* values,
-                             const EncodeContext& context, PyObject* results, PyObject* merged);
+schema::Document encode_part(const Schema& schema, const std::string& kind,
+                             const pybind11::tuple& values, PyObject* objects, PyObject* treespec,
+                             const pybind11::list& results, const pybind11::dict& merged);
 
 // Returns a tensor's metadata, a TensorMeta, as JSON bytes.
 Ref encode_tensor_meta(const Schema& schema, PyObject* tensor);
