@@ -39,15 +39,11 @@ class Unlifter {
         read_(fx::read_graph(source.graph.get(), fx::InputOrder::kArguments)),
         name_writer_(fx::NameWriter::Forbidden::kForNodes),
         writer_(name_writer_, Ref::borrow(source.into.get())),
+        dead_(source.drop_dead_code ? fx::find_dead_nodes(read_)
+                                    : std::vector<uint8_t>(read_.graph.size(), 0)),
         copies_(read_.graph.size()),
         own_id_(id_of(source.into.get())),
-        origin_id_(id_of(source.origin.get())) {
-    if (source.drop_dead_code) {
-      dead_ = fx::find_dead_nodes(read_);
-    } else {
-      dead_.assign(read_.graph.size(), 0);
-    }
-  }
+        origin_id_(id_of(source.origin.get())) {}
 
   void run() {
     find_inputs();

@@ -21,11 +21,9 @@ Ref note(const ProvenanceRules& rules, PyObject* info, PyObject* earlier) {
 }  // namespace
 
 Ref note_of(const ProvenanceRules& rules, const NotedNode& node) {
-  const Ref info = Ref::steal(PyDict_New());
-  check(PyDict_SetItem(info.get(), names.name, node.name));
-  check(PyDict_SetItem(info.get(), names.target, node.target));
-  check(PyDict_SetItem(info.get(), names.graph_id, node.graph_id));
-  const Ref described = new_instance(rules.info_type.get(), info.get());
+  const Ref described = new_instance(
+      rules.info_type.get(),
+      {{names.name, node.name}, {names.target, node.target}, {names.graph_id, node.graph_id}});
   const Ref earlier =
       node.earlier == nullptr ? Ref::steal(PyList_New(0)) : call(rules.keep.get(), node.earlier);
   return note(rules, described.get(), earlier.get());

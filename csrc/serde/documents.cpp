@@ -269,20 +269,17 @@ Ref tensor_meta(const Document& document, const Value& meta) {
 Ref read_payload_config(const Document& document) {
   const auto entries =
       document.children(document.field(document.root(), Field::PayloadConfig_config));
-  Ref result = Ref::steal(PyList_New(0));
-
-  for (size_t i = 0; i + 1 < entries.size(); i += 2) {
-    const Value& meta = entries[i + 1];
+  return make_list(entries.size() / 2, [&](size_t i) {
+    const Value& meta = entries[2 * i + 1];
     std::array<Ref, 5> parts = {
-        new_text(document.text(entries[i])),
+        new_text(document.text(entries[2 * i])),
         new_text(document.text(document.field(meta, Field::PayloadMeta_path_name))),
         truth(document.field(meta, Field::PayloadMeta_is_param)),
         truth(document.field(meta, Field::PayloadMeta_use_pickle)),
         tensor_meta(document, document.field(meta, Field::PayloadMeta_tensor_meta)),
     };
-    check(PyList_Append(result.get(), take_as_tuple(parts).get()));
-  }
-  return result;
+    return take_as_tuple(parts);
+  });
 }
 
 namespace {
