@@ -312,18 +312,15 @@ schema::GraphHash hash_of(const Document& document, const schema::HashContext& c
   }
 }
 
-py::bytes to_bytes(const schema::Digest& digest) {
-  return {reinterpret_cast<const char*>(digest.data()), digest.size()};
-}
-
 }  // namespace
 
 py::tuple hash_document(const Document& document, const py::dict& traits, const py::dict& values) {
   const schema::GraphHash hash = hash_of(document, hash_context(traits, values));
   static_assert(sizeof(schema::Digest) == 32);
-  const auto* nodes = reinterpret_cast<const char*>(hash.nodes.data());
-  return py::make_tuple(to_bytes(hash.program),
-                        py::bytes(nodes, hash.nodes.size() * sizeof(schema::Digest)));
+  const auto bytes = [](const schema::Digest* digests, size_t count) {
+    return py::bytes(reinterpret_cast<const char*>(digests), count * sizeof(schema::Digest));
+  };
+  return py::make_tuple(bytes(&hash.program, 1), bytes(hash.nodes.data(), hash.nodes.size()));
 }
 
 }  // namespace fxpress::serde

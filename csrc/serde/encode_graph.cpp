@@ -31,8 +31,7 @@ const NodeEntry& NodeNames::entry_alone(PyObject* node) {
   Table table = Table::kTensor;
   const Ref meta = fx::node_field(node, fx::symbols.node_meta);
   if (PyObject* value = dict_get(meta.get(), fx::names.val)) {
-    const bool is_object =
-        PyObject_TypeCheck(value, as_type(symbols.custom_obj_argument_type)) != 0;
+    const bool is_object = is_a(value, symbols.custom_obj_argument_type);
     const Table own = is_object ? Table::kCustomObject : table_of(value);
     if (own != Table::kNone) table = own;
   }
@@ -74,12 +73,6 @@ Ref NodeNames::name_of(PyObject* argument) const {
   return merged == merged_.end() ? std::move(name) : Ref::borrow(merged->second.get());
 }
 
-namespace {
-
-constexpr size_t kMaxGraphs = 64;  // maximum nesting of graphs
-
-}  // namespace
-
 void GraphEncoder::graph(PyObject* graph_module) {
   // Python callers call on_unchanged() for the root graph.
   if (depth_ == 0) return write_graph(graph_module);
@@ -88,6 +81,7 @@ void GraphEncoder::graph(PyObject* graph_module) {
 }
 
 void GraphEncoder::write_graph(PyObject* graph_module) {
+  constexpr size_t kMaxGraphs = 64;
   if (depth_ == kMaxGraphs)
     raise(symbols.serialize_error, "graphs are nested more than %zu deep", kMaxGraphs);
   const ProgramCheck* check = context_.check;

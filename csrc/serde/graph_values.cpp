@@ -13,10 +13,6 @@ namespace fxpress::serde {
 
 namespace {
 
-uint64_t address(PyObject* object) {
-  return static_cast<uint64_t>(reinterpret_cast<uintptr_t>(object));
-}
-
 uint64_t hash_of(PyObject* name) {
   const Py_hash_t hash = PyObject_Hash(name);
   if (hash == -1) throw_python_error();
@@ -105,7 +101,7 @@ void GraphValues::add_entries(std::vector<Ref> nodes, OperatorTable& operators) 
   for (size_t i = 0; i < nodes.size(); ++i) {
     PyObject* node = nodes[i].get();
     const auto position = static_cast<uint32_t>(i);
-    by_node_.insert(address(node), position, [](uint32_t) { return false; });
+    by_node_.insert(ObjectTable::key(node), position, [](uint32_t) { return false; });
     const core::Op op = fx::parse_op(fx::node_field(node, fx::symbols.node_op).get());
     const Operator* function = nullptr;
     if (op == core::Op::kCallFunction) {
@@ -191,7 +187,7 @@ void GraphValues::verify(const NodeEntry& entry, PyObject* graph) {
 }
 
 uint32_t GraphValues::position_of(PyObject* node) const {
-  return by_node_.find(address(node),
+  return by_node_.find(ObjectTable::key(node),
                        [&](uint32_t position) { return entries[position].node.get() == node; });
 }
 
