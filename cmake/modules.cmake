@@ -24,7 +24,6 @@ pybind11_add_module(_native MODULE NO_EXTRAS
   csrc/bind/archive.cpp
   csrc/bind/budget.cpp
   csrc/bind/capture.cpp
-  csrc/bind/closed_class.cpp
   csrc/bind/decompose.cpp
   csrc/bind/export.cpp
   csrc/bind/graphs.cpp
@@ -38,7 +37,6 @@ pybind11_add_module(_native MODULE NO_EXTRAS
   csrc/capture/rewrite.cpp
   csrc/decompose/recipe.cpp
   csrc/decompose/instantiate.cpp
-  csrc/decompose/values.cpp
   csrc/export/unlift.cpp
   csrc/fx/arguments.cpp
   csrc/fx/attributes.cpp

@@ -31,12 +31,11 @@ class Numbers {
 
   template <class Number>
   Number take() {
-    if (bytes_.size() < sizeof(Number)) no_archive("its directory is truncated");
     uint64_t value = 0;
-    for (size_t i = 0; i < sizeof(Number); ++i) {
-      value |= std::to_integer<uint64_t>(bytes_[i]) << (8 * i);
+    const Bytes taken = take_bytes(sizeof(Number));
+    for (size_t i = 0; i < taken.size(); ++i) {
+      value |= std::to_integer<uint64_t>(taken[i]) << (8 * i);
     }
-    bytes_ = bytes_.subspan(sizeof(Number));
     return static_cast<Number>(value);
   }
   Bytes take_bytes(size_t count) {

@@ -4,7 +4,6 @@
 #include <atomic>
 #include <bit>
 #include <concepts>
-#include <cstring>
 #include <functional>
 #include <limits>
 #include <system_error>

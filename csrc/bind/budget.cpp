@@ -2,7 +2,6 @@
 
 #include "core/budget.h"
 
-#include <string>
 #include <utility>
 
 #include "bind/closed_class.h"
@@ -45,12 +44,10 @@ void bind_budget(py::module_& m) {
       "The memory in bytes and the depth that a load may use; exceeding a limit raises LimitError.")
       .def(py::init<uint64_t, size_t>(), "memory"_a, "depth"_a, py::pos_only(),
            "Allow `memory` bytes and `depth` levels of nesting.")
-      .def(
-          "charge", [](core::Budget& budget, uint64_t bytes) { budget.charge(bytes); }, "bytes"_a,
-          py::pos_only(), "Count bytes as used.")
-      .def(
-          "grow", [](core::Budget& budget, uint64_t bytes) { budget.grow(bytes); }, "bytes"_a,
-          py::pos_only(), "Allow more bytes, for a file that is larger than was known.")
+      .def("charge", py::overload_cast<uint64_t>(&core::Budget::charge), "bytes"_a, py::pos_only(),
+           "Count bytes as used.")
+      .def("grow", &core::Budget::grow, "bytes"_a, py::pos_only(),
+           "Allow more bytes, for a file that is larger than was known.")
       .def("set_place", &core::Budget::set_place, "place"_a, py::pos_only(),
            "Set the part of the file that errors name from now on.")
       .def_property_readonly("used", &core::Budget::used, "The number of bytes charged so far.");

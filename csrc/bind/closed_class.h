@@ -3,13 +3,41 @@
 
 #include <pybind11/pybind11.h>
 
+#include <span>
+
+#include "py/object.h"
+
 namespace fxpress::bind {
 
+// Implements calls of a closed class: creates an object and runs its constructor.
+inline PyObject* call_closed_class(PyObject* cls, PyObject* args, PyObject* kwargs) {
+  auto* type = reinterpret_cast<PyTypeObject*>(cls);
+  PyObject* self = pybind11::detail::make_new_instance(type);
+  if (self == nullptr) return nullptr;
+  if (type->tp_init(self, args, kwargs) == 0) return self;
+  Py_DECREF(self);
+  return nullptr;
+}
+
 // Returns the metaclass of closed classes, as a borrowed reference.
-PyObject* closed_metaclass();
+inline PyObject* closed_metaclass() {
+  static PyType_Slot slots[] = {
+      {Py_tp_call, reinterpret_cast<void*>(call_closed_class)},
+      {0, nullptr},
+  };
+  static PyType_Spec spec = {"fxpress._native.ClosedClass", 0, 0, Py_TPFLAGS_DEFAULT, slots};
+  static PyObject* const made = [] {
+    auto* base = reinterpret_cast<PyObject*>(pybind11::detail::get_internals().default_metaclass);
+    const Ref bases = new_tuple(std::span<PyObject* const>(&base, 1));
+    return check(PyType_FromSpecWithBases(&spec, bases.get()));
+  }();
+  return made;
+}
 
 // Raises TypeError. This is __reduce_ex__() of closed classes, which cannot be copied or pickled.
-[[noreturn]] void refuse_to_reduce(const pybind11::object& object, const pybind11::args&);
+[[noreturn]] inline void refuse_to_reduce(const pybind11::object& object, const pybind11::args&) {
+  raise(PyExc_TypeError, "cannot pickle '%s' object", Py_TYPE(object.ptr())->tp_name);
+}
 
 // Adds a pybind11 class without __new__ to the module, because `cls.__new__(cls)` would create an
 // object whose constructor has not run, and its methods would read invalid memory. A closed class

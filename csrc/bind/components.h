@@ -4,7 +4,9 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/type_caster_pyobject_ptr.h>
 
-#include "py/convert.h"
+#include <span>
+
+#include "py/object.h"
 
 namespace fxpress::bind {
 
@@ -14,6 +16,13 @@ using namespace py::literals;
 // An extra argument of def() for a method whose result refers to `self`. In pybind11 3.1,
 // py::keep_alive would terminate the process if arguments have wrong types.
 struct RefersToSelf {};
+
+// Returns a tuple of str with these texts.
+inline py::tuple texts(std::span<const char* const> names) {
+  py::tuple result(names.size());
+  for (size_t i = 0; i < names.size(); ++i) result[i] = py::str(names[i]);
+  return result;
+}
 
 void bind_archive(py::module_& module);
 void bind_budget(py::module_& module);

@@ -7,11 +7,8 @@ namespace fxpress::bind {
 void bind_decompose(py::module_& m) {
   closed_class<decompose::Renamer>(m, "Renamer", "Chooses unused names for nodes.")
       .def(py::init<>(), "Start without used names.")
-      .def(
-          "placeholder",
-          [](decompose::Renamer& self, std::string_view name) { return self.placeholder(name); },
-          "name"_a, py::pos_only(),
-          "Return a name for a placeholder. A number at the end of `name` is not replaced.");
+      .def("placeholder", &decompose::Renamer::placeholder, "name"_a, py::pos_only(),
+           "Return a name for a placeholder. A number at the end of `name` is not replaced.");
   m.def(
       "write_instances",
       [](PyObject* graph, PyObject* names, PyObject* metas, PyObject* taken, PyObject* instances,

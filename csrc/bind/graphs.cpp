@@ -14,9 +14,9 @@ namespace {
 py::object python_source(const py::handle& graph) {
   auto source = fx::generate_source(graph.ptr());
   if (!source) return py::none();
-  return py::make_tuple(to_object(std::move(source->text)), to_object(std::move(source->globals)),
-                        to_object(std::move(source->line_numbers)), source->prologue_start,
-                        to_object(std::move(source->shape)), to_object(std::move(source->locals)));
+  return py::make_tuple(std::move(source->text), std::move(source->globals),
+                        std::move(source->line_numbers), source->prologue_start,
+                        std::move(source->shape), std::move(source->locals));
 }
 
 // Inserts items into a dict after `key` and before all later keys. Runs no Python code, so that

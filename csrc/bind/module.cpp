@@ -52,7 +52,7 @@ PYBIND11_MODULE(_native, m) {
       [](const py::dict& objects) {
         fx::initialize_symbols(objects.ptr());
         auto self = py::module_::import("fxpress._native");
-        self.attr("tables") = to_object(fx::make_tables_capsule());
+        self.attr("tables") = py::cast(fx::make_tables_capsule());
         bind_captured_graphs(self);
         bind_decompose(self);
         bind_export(self);
@@ -62,8 +62,8 @@ PYBIND11_MODULE(_native, m) {
         bind_unflatten(self);
       },
       "objects"_a, "Fill the tables of torch.fx's objects, and add the functions on graphs.");
-  m.attr("ComputedAttribute") = to_object(fx::make_computed_attribute_type());
-  m.attr("DeferredAttribute") = to_object(fx::make_deferred_attribute_type());
+  m.attr("ComputedAttribute") = py::cast(fx::make_computed_attribute_type());
+  m.attr("DeferredAttribute") = py::cast(fx::make_deferred_attribute_type());
 }
 
 }  // namespace fxpress::bind

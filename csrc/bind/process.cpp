@@ -31,14 +31,13 @@ void bind_installation(py::module_& m) {
       .def(
           "acquire",
           [](Installation& self, const install::Prepared& prepared) {
-            install::acquire(self, prepared, false);
+            self.acquire(prepared, false);
           },
           "prepared"_a, py::pos_only(), "Acquire a lease; the first one replaces torch's objects.")
-      .def("release_newest", &install::release_newest,
+      .def("release_newest", &Installation::release_newest,
            "Release the newest lease that no `with` block holds; RuntimeError if there is none.")
-      .def_property_readonly(
-          "policy", [](const Installation& self) { return borrow_or_none(self.policy()); },
-          "The policy in force; None while nothing is replaced.")
+      .def_property_readonly("policy", &Installation::policy,
+                             "The policy in force; None while nothing is replaced.")
       .def_property_readonly("leases", &Installation::count, "The number of open leases.");
   closed_class<InstalledBlock>(m, "InstalledBlock", "A lease that a `with` block holds.")
       .def(py::init<py::object, py::object, py::object>(), "installation"_a, "prepare"_a,
@@ -68,13 +67,8 @@ cannot raise in between.)")
       .def("__enter__", &Block::enter, "Call the first function.")
       .def("__exit__", &Block::exit, "Call the second function.");
   bind_installation(m);
-  m.def(
-      "forget_keys",
-      [](const py::dict& dict, const py::tuple& parts) {
-        install::forget_keys(dict.ptr(), parts.ptr());
-      },
-      "dict"_a, "parts"_a, py::pos_only(),
-      "Remove the keys of `dict` that are tuples and contain one of `parts`.");
+  m.def("forget_keys", install::forget_keys, "dict"_a, "parts"_a, py::pos_only(),
+        "Remove the keys of `dict` that are tuples and contain one of `parts`.");
   m.def("gc_pauses", gc_pauses,
         "Return the number of active pauses of the garbage collector; 0 outside of native calls.");
   m.def("end_pauses_of_other_threads", end_pauses_of_other_threads,

@@ -109,27 +109,12 @@ void bind_schema(py::module_& m) {
            "Return (name, record, tensor, is a parameter, is pickled) entries as a PayloadConfig.")
       .def("encode_tensor_meta", &serde::encode_tensor_meta, "tensor"_a, py::pos_only(),
            "Encode the metadata of a tensor.")
-      .def(
-          "encode_document",
-          [](const Schema& schema, PyObject* graph_module, PyObject* signature, PyObject* calls,
-             PyObject* facts, PyObject* objects, PyObject* treespec) {
-            return serde::encode_document(schema, graph_module, signature, calls, facts,
-                                          {objects, treespec});
-          },
-          "graph_module"_a, "signature"_a, "calls"_a, "facts"_a, "objects"_a, "treespec"_a,
-          py::pos_only(), RefersToSelf(),
-          "Return a program as a document, without the metadata of nodes. Does not check it.")
-      .def(
-          "encode_part",
-          [](const Schema& schema, const std::string& kind, const py::tuple& values,
-             PyObject* objects, PyObject* treespec, const py::list& results,
-             const py::dict& merged) {
-            return serde::encode_part(schema, kind, values.ptr(), {objects, treespec},
-                                      results.ptr(), merged.ptr());
-          },
-          "kind"_a, "values"_a, "objects"_a, "treespec"_a, "results"_a, "merged"_a, py::pos_only(),
-          RefersToSelf(),
-          "Return a part of a program as a document; graph_encoder.h lists the kinds.")
+      .def("encode_document", &serde::encode_document, "graph_module"_a, "signature"_a, "calls"_a,
+           "facts"_a, "objects"_a, "treespec"_a, py::pos_only(), RefersToSelf(),
+           "Return a program as a document, without the metadata of nodes. Does not check it.")
+      .def("encode_part", &serde::encode_part, "kind"_a, "values"_a, "objects"_a, "treespec"_a,
+           "results"_a, "merged"_a, py::pos_only(), RefersToSelf(),
+           "Return a part of a program as a document; graph_encoder.h lists the kinds.")
       .def(
           "encode_program",
           [](const Schema& schema, PyObject* graph_module, PyObject* signature, PyObject* calls,

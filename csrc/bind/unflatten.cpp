@@ -62,31 +62,6 @@ py::tuple wanted_values(const unflatten::ProgramState& state) {
   return py::make_tuple(objects, flags);
 }
 
-// Returns (the root's class or None, [(CutStack::node, paths, dropped) of each cut stack]).
-py::tuple to_tuple(unflatten::Unflattened result) {
-  py::list cuts;
-  for (const unflatten::CutStack& cut : result.cuts) {
-    cuts.append(py::make_tuple(cut.node, cut.paths, cut.dropped));
-  }
-  return py::make_tuple(std::move(result.root_type), cuts);
-}
-
-// Returns ([the members of each OutlinedCall], [the members of each OutlinedAttribute]).
-py::tuple to_tuple(unflatten::Outlined result) {
-  py::list calls;
-  for (unflatten::OutlinedCall& call : result.calls) {
-    calls.append(py::make_tuple(std::move(call.key), std::move(call.caller_path),
-                                std::move(call.caller), std::move(call.call_node),
-                                std::move(call.path), call.number, std::move(call.module)));
-  }
-  py::list attributes;
-  for (unflatten::OutlinedAttribute& attribute : result.attributes) {
-    attributes.append(py::make_tuple(std::move(attribute.call_name), std::move(attribute.target),
-                                     std::move(attribute.module)));
-  }
-  return py::make_tuple(calls, attributes);
-}
-
 }  // namespace
 
 void bind_unflatten(py::module_& m) {
@@ -112,14 +87,14 @@ Raises:
   m.def(
       "unflatten",
       [](const py::dict& source, const py::handle& root) {
-        return to_tuple(unflatten::unflatten(read_source(source), root.ptr()));
+        return unflatten::unflatten(read_source(source), root.ptr());
       },
       "source"_a, "root"_a, py::pos_only(),
       "Fill `root`. Return its class and, for each module stack that was cut, (node, paths, cut).");
   m.def(
       "outline_submodules",
       [](const py::dict& source, const py::handle& root) {
-        return to_tuple(unflatten::outline_submodules(read_source(source), root.ptr()));
+        return unflatten::outline_submodules(read_source(source), root.ptr());
       },
       "source"_a, "root"_a, py::pos_only(),
       R"(Outline into `root`, and return its calls and attributes.

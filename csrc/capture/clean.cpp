@@ -1,5 +1,4 @@
 #include <string>
-#include <vector>
 
 #include "capture/rewrite.h"
 #include "capture/text/export_root.h"

@@ -1,9 +1,5 @@
 #include "capture/rewrite.h"
 
-#include <initializer_list>
-#include <string>
-
-#include "capture/text/export_root.h"
 #include "fx/arguments.h"
 #include "fx/graph_module.h"
 #include "fx/reader.h"

@@ -8,6 +8,13 @@
 
 namespace fxpress::core {
 
+// Spreads the differences between keys over all bits.
+inline uint64_t mix_bits(uint64_t key) {
+  key ^= key >> 32;
+  key *= 0x9e3779b97f4a7c15ull;
+  return key ^ (key >> 29);
+}
+
 // Maps 64-bit keys to 32-bit values.
 class FlatMap {
  public:
@@ -22,7 +29,7 @@ class FlatMap {
 
   // Returns the value of `key`, or kAbsent.
   uint32_t find(uint64_t key) const {
-    for (size_t slot = hash(key) & mask_;; slot = (slot + 1) & mask_) {
+    for (size_t slot = mix_bits(key) & mask_;; slot = (slot + 1) & mask_) {
       if (slots_[slot].value == kAbsent) return kAbsent;
       if (slots_[slot].key == key) return slots_[slot].value;
     }
@@ -35,7 +42,7 @@ class FlatMap {
   };
   Inserted insert(uint64_t key, uint32_t value) {
     if (2 * (size_ + 1) > slots_.size()) rehash(2 * size_ + 8);
-    size_t slot = hash(key) & mask_;
+    size_t slot = mix_bits(key) & mask_;
     while (slots_[slot].value != kAbsent) {
       if (slots_[slot].key == key) return {slots_[slot].value, false};
       slot = (slot + 1) & mask_;
@@ -48,7 +55,7 @@ class FlatMap {
   // Sets the value of `key`, which may be present or absent. `value` must not be kAbsent.
   void assign(uint64_t key, uint32_t value) {
     if (insert(key, value).added) return;
-    size_t slot = hash(key) & mask_;
+    size_t slot = mix_bits(key) & mask_;
     while (slots_[slot].key != key || slots_[slot].value == kAbsent) slot = (slot + 1) & mask_;
     slots_[slot].value = value;
   }
@@ -58,12 +65,6 @@ class FlatMap {
     uint64_t key = 0;          // undefined if the slot is free
     uint32_t value = kAbsent;  // kAbsent if the slot is free
   };
-
-  static uint64_t hash(uint64_t key) {
-    key ^= key >> 32;
-    key *= 0x9e3779b97f4a7c15ull;
-    return key ^ (key >> 29);
-  }
 
   void rehash(size_t expected) {
     size_t capacity = 16;
@@ -115,9 +116,7 @@ class PositionTable {
   template <class F>
   size_t probe(uint64_t hash, F&& is_same) const {
     const size_t mask = slots_.size() - 1;
-    hash ^= hash >> 32;
-    hash *= 0x9e3779b97f4a7c15ull;
-    size_t slot = (hash ^ (hash >> 29)) & mask;
+    size_t slot = mix_bits(hash) & mask;
     while (slots_[slot] != kAbsent && !is_same(slots_[slot])) slot = (slot + 1) & mask;
     return slot;
   }

@@ -10,17 +10,13 @@ namespace fxpress::core {
 namespace {
 constexpr uint32_t kFree = 0xffffffffu;
 constexpr size_t kBlock = size_t{1} << 14;
-
-size_t hash(std::string_view text) {
-  return TextHash()(text);
-}
 }  // namespace
 
 StringPool::StringPool() : slots_(64, Slot{kFree, 0}) {}
 
 StringId StringPool::intern(std::string_view text) {
   if (2 * (texts_.size() + 1) > slots_.size()) grow();
-  const auto code = static_cast<uint32_t>(hash(text));
+  const auto code = static_cast<uint32_t>(TextHash()(text));
   const size_t mask = slots_.size() - 1;
   size_t slot = code & mask;
   for (; slots_[slot].id != kFree; slot = (slot + 1) & mask) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <deque>
 #include <memory>
 #include <string>
 #include <unordered_map>
@@ -12,7 +13,7 @@
 #include "core/check.h"
 #include "core/flat_map.h"
 #include "decompose/recipe.h"
-#include "decompose/values.h"
+#include "fx/fakes.h"
 #include "fx/symbols.h"
 #include "fx/writer.h"
 #include "py/calls.h"
@@ -80,14 +81,128 @@ std::vector<uint32_t> numbers(PyObject* list) {
   return result;
 }
 
+Ref word(const char* text) {
+  return Ref::steal(PyUnicode_InternFromString(text));
+}
+
+// Creates the values of instantiated nodes: fake tensors, which may share storages, and lists and
+// tuples of values.
+class Values {
+ public:
+  // helper: a fxpress._graphs.decompose.write.Writer. Its dict `tools` contains functions of torch.
+  explicit Values(PyObject* helper) : helper_(helper) {
+    const Ref tools = Ref::steal(PyObject_GetAttrString(helper, "tools"));
+    empty_ = tool(tools.get(), "empty");
+    empty_strided_ = tool(tools.get(), "empty_strided");
+    like_pattern_ = tool(tools.get(), "like_pattern");
+    meta_ = tool(tools.get(), "meta");
+  }
+
+  // Creates a value. storages: a list of fxpress._graphs.decompose.values.Storage.
+  Ref make(const ValueSpec& spec, PyObject* storages) {
+    if (spec.type == ValueType::kConstant) return Ref::borrow(spec.constant.get());
+    if (spec.type == ValueType::kTensor) return tensor(spec, storages);
+    Ref list =
+        make_list(spec.parts.size(), [&](size_t i) { return make(spec.parts[i], storages); });
+    return spec.type == ValueType::kList ? std::move(list) : Ref::steal(PyList_AsTuple(list.get()));
+  }
+
+ private:
+  // The first tensor that was created for a spec. Later tensors are copies of it.
+  struct First {
+    Ref fake;
+    bool fills_storage;  // whether its storage was created with the tensor
+  };
+
+  static Ref tool(PyObject* tools, const char* role) {
+    return Ref::steal(PyMapping_GetItemString(tools, role));
+  }
+
+  Ref tensor(const ValueSpec& spec, PyObject* storages) {
+    PyObject* storage = PyList_GetItem(storages, spec.storage);
+    check(storage);
+    const fx::FakeMaker& fakes = fakes_on(spec.device.get());
+    const bool fills_storage = spec.is_whole && get_attr(storage, made_.get()).get() == Py_None;
+    if (Ref made = like_first(spec, storage, fills_storage, fakes)) return made;
+    const Ref real = real_tensor(spec, storage, fills_storage);
+    Ref fake = fakes.make(real.get(), /*requires_grad=*/false);
+    first_.insert_or_assign(&spec, First{Ref::borrow(fake.get()), fills_storage});
+    return fake;
+  }
+
+  // Returns a copy of the first tensor of `spec`. fills_storage: whether the storage is created
+  // with the new tensor. Returns an empty Ref if none exists, or if the new tensor fills its
+  // storage and the first tensor does not.
+  Ref like_first(const ValueSpec& spec, PyObject* storage, bool fills_storage,
+                 const fx::FakeMaker& fakes) {
+    const auto known = first_.find(&spec);
+    if (known == first_.end()) return {};
+    PyObject* first = known->second.fake.get();
+    if (!fills_storage) {
+      return fakes.like(first, storage_of(storage).get());
+    }
+    if (!known->second.fills_storage) return {};
+    Ref fake = fakes.like(first, nullptr);
+    if (fake) keep_storage(storage, fake.get());
+    return fake;
+  }
+
+  Ref real_tensor(const ValueSpec& spec, PyObject* storage, bool fills_storage) {
+    Ref real;
+    if (spec.pattern.get() != Py_None) {
+      const Ref place = fills_storage ? Ref::borrow(Py_None) : storage_of(storage);
+      real = call(like_pattern_.get(), spec.pattern, place);
+    } else if (fills_storage) {
+      PyObject* sizes[] = {spec.shape.get(), spec.strides.get(), spec.dtype.get(), meta_.get()};
+      real = Ref::steal(PyObject_Vectorcall(empty_strided_.get(), sizes, 2, dtype_device_.get()));
+    } else {
+      const Ref place = storage_of(storage);
+      PyObject* none[] = {no_data_.get(), spec.dtype.get(), meta_.get()};
+      real = Ref::steal(PyObject_Vectorcall(empty_.get(), none, 1, dtype_device_.get()));
+      call_method(real.get(), set_.get(), place, spec.offset, spec.shape, spec.strides);
+    }
+    if (fills_storage) keep_storage(storage, real.get());
+    return real;
+  }
+
+  void keep_storage(PyObject* storage, PyObject* tensor) {
+    const Ref made = call_method(tensor, untyped_storage_.get());
+    check(PyObject_SetAttr(storage, made_.get(), made.get()));
+  }
+
+  Ref storage_of(PyObject* storage) {
+    Ref made = get_attr(storage, made_.get());
+    if (made.get() != Py_None) return made;
+    return call_method(helper_, storage_.get(), storage);
+  }
+
+  const fx::FakeMaker& fakes_on(PyObject* device) {
+    for (const auto& [known, fakes] : of_devices_) {
+      if (is_equal(known.get(), device)) return fakes;
+    }
+    Ref attributes = call_method(helper_, attributes_.get(), device);
+    return of_devices_
+        .emplace_back(Ref::borrow(device), fx::FakeMaker(device, std::move(attributes)))
+        .second;
+  }
+
+  PyObject* helper_;  // borrowed
+  Ref made_ = word("made"), storage_ = word("storage"), attributes_ = word("attributes");
+  Ref set_ = word("set_"), untyped_storage_ = word("untyped_storage");
+  Ref empty_, empty_strided_, like_pattern_, meta_;
+  // Constant arguments.
+  Ref no_data_ = Ref::steal(PyLong_FromLong(0));
+  Ref dtype_device_ = Ref::steal(Py_BuildValue("(ss)", "dtype", "device"));
+  std::deque<std::pair<Ref, fx::FakeMaker>> of_devices_;  // device -> maker of fake tensors
+  std::unordered_map<const ValueSpec*, First> first_;
+};
+
 // Names of methods of InstantiationRequest::helper, and of fields of the Python class Instance.
 struct Words {
   Ref call = word("node"), made_of = word("template"), inputs = word("inputs");
   Ref storages = word("storages"), first = word("first");
   Ref source = word("source"), copied = word("copied");
   Ref counted = word("counted"), count = word("count"), missing = word("missing");
-
-  static Ref word(const char* text) { return Ref::steal(PyUnicode_InternFromString(text)); }
 };
 
 constexpr uint32_t kNoNode = UINT32_MAX;

@@ -46,9 +46,7 @@ ValueSpec read_value(PyObject* source) {
   if (PyTuple_CheckExact(source) || PyList_CheckExact(source)) {
     spec.type = PyList_CheckExact(source) ? ValueType::kList : ValueType::kTuple;
     const Ref items = Ref::steal(PySequence_Tuple(source));
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(items.get()); ++i) {
-      spec.parts.push_back(read_value(item(items, i)));
-    }
+    for (PyObject* part : items_of(items.get())) spec.parts.push_back(read_value(part));
   } else if (PyTuple_Check(source)) {
     const Ref facts = field(source, "facts");
     spec.type = ValueType::kTensor;

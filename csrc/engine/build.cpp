@@ -84,7 +84,8 @@ void Builder::add_node(Open& open, const NodeGuard& guard) {
   PyObject* op = guard.op.get();
   PyObject* node = guard.node.get();
   if (is_op(op, fx::symbols.call_function)) {
-    add_call_function(open, guard);
+    if (try_boxed(open, guard) || try_item(open, guard) || try_int(open, guard)) return;
+    define(open, node, emit(open, Kind::kFunction, guard));
   } else if (is_op(op, fx::symbols.get_attr)) {
     define(open, node, add_load(open, guard), true);
   } else if (is_op(op, fx::symbols.call_module)) {
@@ -135,11 +136,6 @@ uint32_t Builder::add_load(Open& open, const NodeGuard& guard) {
     load.owner = dot < 0 ? from : find_module(from, path.get());
   }
   return emit(open, Kind::kLoad, guard, append(plan_->loads, std::move(load)));
-}
-
-void Builder::add_call_function(Open& open, const NodeGuard& guard) {
-  if (try_boxed(open, guard) || try_item(open, guard) || try_int(open, guard)) return;
-  define(open, guard.node.get(), emit(open, Kind::kFunction, guard));
 }
 
 uint32_t Builder::emit(const Open& open, Kind kind, const NodeGuard& guard, uint32_t detail) {

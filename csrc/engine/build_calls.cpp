@@ -1,7 +1,5 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 
-#include <string>
-
 #include "engine/builder.h"
 #include "engine/convert.h"
 #include "engine/operators.h"

@@ -58,7 +58,6 @@ class Builder {
   void add_node(Open& open, const NodeGuard& guard);
   void add_placeholder(Open& open, const NodeGuard& guard);
   uint32_t add_load(Open& open, const NodeGuard& guard);
-  void add_call_function(Open& open, const NodeGuard& guard);
   bool is_made_in(const Open& open, uint32_t value) const;
   void add_leave(Open& open, const NodeGuard& guard);
   uint32_t emit(const Open& open, Kind kind, const NodeGuard& guard, uint32_t detail = 0);

@@ -5,8 +5,6 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
 
-#include <algorithm>
-
 #include "engine/convert.h"
 #include "engine/operators.h"
 #include "py/calls.h"

@@ -1,4 +1,3 @@
-#include "engine/convert.h"
 #include "engine/operators.h"
 #include "engine/run.h"
 #include "fx/arguments.h"
@@ -101,10 +100,8 @@ Ref Run::call_method(const Instruction& instruction, PyObject* args, PyObject* k
 }
 
 Ref Run::load(const Instruction& instruction) {
-  PyObject* module = module_of(instruction.frame);
-  PyObject* target = guard_of(instruction).target.get();
-  PyObject* const items[] = {module, target};
-  const Ref args = new_tuple(items);
+  const Ref args =
+      Ref::steal(PyTuple_Pack(2, module_of(instruction.frame), guard_of(instruction).target.get()));
   return call(instruction, symbols.fetch_attr, args.get(), nullptr);
 }
 

@@ -28,10 +28,6 @@ constexpr uint32_t kNever = core::FlatMap::kAbsent;
 constexpr uint32_t kWriteMove = kNever - 2;
 constexpr uint32_t kOutputMove = kNever - 1;
 
-Ref id_of(PyObject* object) {
-  return Ref::steal(PyLong_FromVoidPtr(object));
-}
-
 class Unlifter {
  public:
   explicit Unlifter(const UnliftSource& source)
@@ -39,15 +35,11 @@ class Unlifter {
         read_(fx::read_graph(source.graph.get(), fx::InputOrder::kArguments)),
         name_writer_(fx::NameWriter::Forbidden::kForNodes),
         writer_(name_writer_, Ref::borrow(source.into.get())),
+        dead_(source.drop_dead_code ? fx::find_dead_nodes(read_)
+                                    : std::vector<uint8_t>(read_.graph.size(), 0)),
         copies_(read_.graph.size()),
-        own_id_(id_of(source.into.get())),
-        origin_id_(id_of(source.origin.get())) {
-    if (source.drop_dead_code) {
-      dead_ = fx::find_dead_nodes(read_);
-    } else {
-      dead_.assign(read_.graph.size(), 0);
-    }
-  }
+        own_id_(Ref::steal(PyLong_FromVoidPtr(source.into.get()))),
+        origin_id_(Ref::steal(PyLong_FromVoidPtr(source.origin.get()))) {}
 
   void run() {
     find_inputs();
@@ -203,16 +195,14 @@ class Unlifter {
                        {name.get(), texts_.of(target.get()), origin_id_.get(), earlier.get()});
   }
 
-  Ref note_of_replacement(uint32_t i, PyObject* earlier) {
-    return fx::note_of(source_.replaced, {name_writer_.string(names_[i]), texts_.of(target(i)),
-                                          own_id_.get(), earlier});
-  }
-
   // Returns the meta of node i's copy. is_replaced: for the node that replaces the copy.
   Ref meta_of(uint32_t i, bool is_replaced) {
     Ref meta = fx::GraphWriter::copy_meta(node(i));
     Ref note = note_of_copy(i);
-    if (is_replaced) note = note_of_replacement(i, note.get());
+    if (is_replaced) {
+      note = fx::note_of(source_.replaced, {name_writer_.string(names_[i]), texts_.of(target(i)),
+                                            own_id_.get(), note.get()});
+    }
     check(PyObject_SetItem(meta.get(), fx::names.from_node, note.get()));
     return meta;
   }

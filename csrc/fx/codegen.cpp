@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "core/characters.h"
-#include "core/check.h"
 #include "core/graph.h"
 #include "fx/arguments.h"
 #include "fx/names.h"
@@ -464,11 +463,8 @@ class Generator {
       const std::string& key = described->key;
       shape =
           Ref::steal(PyBytes_FromStringAndSize(key.data(), static_cast<Py_ssize_t>(key.size())));
-      locals = Ref::steal(PyTuple_New(static_cast<Py_ssize_t>(described->names.size())));
-      for (size_t i = 0; i < described->names.size(); ++i) {
-        PyTuple_SET_ITEM(locals.get(), static_cast<Py_ssize_t>(i),
-                         new_string(described->names[i]).release());
-      }
+      locals = cpython::make_tuple(described->names.size(),
+                                   [&](size_t i) { return new_string(described->names[i]); });
     }
     return {new_string(without_marks(marked)),
             std::move(globals_),

@@ -1,7 +1,6 @@
 // Creates GraphModules whose Python source is generated on first access.
 #pragma once
 
-#include <span>
 #include <utility>
 #include <vector>
 

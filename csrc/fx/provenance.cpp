@@ -14,19 +14,16 @@ Ref note(const ProvenanceRules& rules, PyObject* info, PyObject* earlier) {
   check(PyDict_SetItem(attributes.get(), names.action, action.get()));
   check(PyDict_SetItem(attributes.get(), names.node_info, info));
   check(PyDict_SetItem(attributes.get(), names.from_node, earlier));
-  Ref list = Ref::steal(PyList_New(1));
-  PyList_SET_ITEM(list.get(), 0, new_instance(rules.source_type.get(), attributes.get()).release());
-  return list;
+  return make_list(1,
+                   [&](size_t) { return new_instance(rules.source_type.get(), attributes.get()); });
 }
 
 }  // namespace
 
 Ref note_of(const ProvenanceRules& rules, const NotedNode& node) {
-  const Ref info = Ref::steal(PyDict_New());
-  check(PyDict_SetItem(info.get(), names.name, node.name));
-  check(PyDict_SetItem(info.get(), names.target, node.target));
-  check(PyDict_SetItem(info.get(), names.graph_id, node.graph_id));
-  const Ref described = new_instance(rules.info_type.get(), info.get());
+  const Ref described = new_instance(
+      rules.info_type.get(),
+      {{names.name, node.name}, {names.target, node.target}, {names.graph_id, node.graph_id}});
   const Ref earlier =
       node.earlier == nullptr ? Ref::steal(PyList_New(0)) : call(rules.keep.get(), node.earlier);
   return note(rules, described.get(), earlier.get());

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "core/check.h"
 #include "fx/arguments.h"
 #include "fx/symbols.h"
 #include "py/calls.h"

@@ -183,10 +183,8 @@ std::string joined(const std::vector<std::string>& names) {
 }
 
 bool has_mark(const std::vector<std::string>& names) {
-  for (const std::string& name : names) {
-    if (name.find(kLocalMark) != std::string::npos) return true;
-  }
-  return false;
+  return std::ranges::any_of(
+      names, [](const std::string& name) { return name.find(kLocalMark) != std::string::npos; });
 }
 
 }  // namespace

@@ -17,10 +17,6 @@ namespace {
 
 Ref fresh(PyObject* value);
 
-void set(PyObject* object, PyObject* name, PyObject* value) {
-  check(PyObject_GenericSetAttr(object, name, value));
-}
-
 bool is_part(PyObject* value) {
   return std::ranges::any_of(items_of(symbols.graph_part_types),
                              [&](PyObject* type) { return Py_IS_TYPE(value, as_type(type)); });
@@ -31,7 +27,7 @@ Ref fresh_part(PyObject* original) {
   Ref part = new_object(reinterpret_cast<PyObject*>(Py_TYPE(original)));
   const Ref attributes = instance_dict(original);
   for (const auto& [name, value] : DictRange(attributes.get())) {
-    set(part.get(), name, fresh(value).get());
+    set_attribute(part.get(), name, fresh(value).get());
   }
   return part;
 }
@@ -70,12 +66,12 @@ Ref new_graph() {
   for (const auto& [name, value] : DictRange(symbols.graph_init_body)) {
     if (name == names.root) {
       root = fresh_root(value, graph.get());
-      set(graph.get(), name, root.get());
+      set_attribute(graph.get(), name, root.get());
     } else if (name == names.insert) {
       FXPRESS_CHECK(root, "a graph has an insertion point, but not a root");
-      set(graph.get(), name, get_attr(root.get(), names.prepend).get());
+      set_attribute(graph.get(), name, get_attr(root.get(), names.prepend).get());
     } else {
-      set(graph.get(), name, fresh(value).get());
+      set_attribute(graph.get(), name, fresh(value).get());
     }
   }
   return graph;
@@ -183,11 +179,11 @@ NewNode GraphWriter::output_node() {
   return {Op::kOutput, symbols.output, names_.candidate_for_target(symbols.output), Py_None};
 }
 
-PyObject* GraphWriter::getitem(PyObject* value, size_t index, Ref meta) {
+PyObject* GraphWriter::getitem(PyObject* value, size_t index, Ref meta, core::StringId candidate) {
+  if (!candidate.valid()) candidate = names_.candidate_for_target(symbols.getitem);
   const Ref position = Ref::steal(PyLong_FromSize_t(index));
   Ref args = Ref::steal(PyTuple_Pack(2, value, position.get()));
-  const NewNode node = {Op::kCallFunction, symbols.getitem,
-                        names_.candidate_for_target(symbols.getitem), Py_None};
+  const NewNode node = {Op::kCallFunction, symbols.getitem, candidate, Py_None};
   return create(node, std::move(args), Ref::borrow(no_kwargs), {&value, 1}, std::move(meta));
 }
 

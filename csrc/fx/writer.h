@@ -99,8 +99,9 @@ class GraphWriter {
     node.name = name;
     return create(node, std::move(args), Ref::borrow(no_kwargs), inputs_, {});
   }
-  // Appends a call of operator.getitem that computes value[index].
-  PyObject* getitem(PyObject* value, size_t index, Ref meta);
+  // Appends a call of operator.getitem that computes value[index]. candidate: the preferred name;
+  // if invalid, the name is made from the target.
+  PyObject* getitem(PyObject* value, size_t index, Ref meta, core::StringId candidate = {});
   // Appends an output node. It returns a tuple of `values`, or values[0] if as_tuple is false.
   PyObject* output_of(std::span<PyObject* const> values, bool as_tuple);
 

@@ -3,7 +3,6 @@
 #include <pybind11/stl.h>
 
 #include <algorithm>
-#include <string_view>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -115,19 +114,20 @@ Ref ref(const py::handle& object) {
 
 }  // namespace
 
-void forget_keys(PyObject* dict, PyObject* parts) {
-  const Ref keys = Ref::steal(PyDict_Keys(dict));
+void forget_keys(const py::dict& dict, const py::tuple& parts) {
+  const Ref keys = Ref::steal(PyDict_Keys(dict.ptr()));
   for (PyObject* key : items_of(keys.get())) {
-    if (!PyTuple_Check(key) || !have_one_in_common(key, parts)) continue;
-    if (PyDict_DelItem(dict, key) != 0) PyErr_Clear();  // another thread may have removed the key
+    if (!PyTuple_Check(key) || !have_one_in_common(key, parts.ptr())) continue;
+    if (PyDict_DelItem(dict.ptr(), key) != 0)
+      PyErr_Clear();  // another thread may have removed the key
   }
 }
 
-const Lease* Installation::acquire(Lease lease, Patches patches) {
-  auto made = std::make_unique<Lease>(std::move(lease));
+const Lease* Installation::acquire(const Prepared& prepared, bool scoped) {
+  auto made = std::make_unique<Lease>(Lease{ref(std::get<0>(prepared)), scoped});
   const Lease* const result = made.get();
   leases_.reserve(leases_.size() + 1);
-  if (leases_.empty()) put_in_place(std::move(patches));
+  if (leases_.empty()) put_in_place(prepared);
   leases_.push_back(std::move(made));
   if (leases_.size() == 1) call_all(active_.callbacks);
   return result;
@@ -142,18 +142,29 @@ void Installation::release(const Lease* lease) {
   if (leases_.empty()) restore();
 }
 
-const Lease* Installation::newest() const {
+void Installation::release_newest() {
   const auto found = std::find_if(leases_.rbegin(), leases_.rend(),
                                   [](const auto& each) { return !each->is_scoped; });
-  return found == leases_.rend() ? nullptr : found->get();
+  if (found == leases_.rend()) {
+    raise(PyExc_RuntimeError,
+          "fxpress.uninstall() was called without a matching fxpress.install()");
+  }
+  release(found->get());
 }
 
-PyObject* Installation::policy() const {
-  if (leases_.empty() || active_.patches.empty()) return nullptr;
-  return leases_.back()->policy.get();
+Ref Installation::policy() const {
+  if (leases_.empty() || active_.patches.empty()) return {};
+  return Ref::borrow(leases_.back()->policy.get());
 }
 
-void Installation::put_in_place(Patches patches) {
+void Installation::put_in_place(const Prepared& prepared) {
+  const auto& [policy, pairs, tables, callbacks] = prepared;
+  Patches patches;
+  for (const auto& [original, stand_in] : pairs) {
+    patches.patches.push_back({ref(original), ref(stand_in)});
+  }
+  for (const py::handle& table : tables) patches.tables.push_back(ref(table));
+  for (const py::handle& callback : callbacks) patches.callbacks.push_back(ref(callback));
   try {
     rebind(stand_ins(patches), patches.tables);
   } catch (...) {
@@ -170,26 +181,6 @@ void Installation::restore() {
   call_all(gone.callbacks);
 }
 
-const Lease* acquire(Installation& installation, const Prepared& prepared, bool scoped) {
-  const auto& [policy, pairs, tables, callbacks] = prepared;
-  Patches patches;
-  for (const auto& [original, stand_in] : pairs) {
-    patches.patches.push_back({ref(original), ref(stand_in)});
-  }
-  for (const py::handle& table : tables) patches.tables.push_back(ref(table));
-  for (const py::handle& callback : callbacks) patches.callbacks.push_back(ref(callback));
-  return installation.acquire({ref(policy), scoped}, std::move(patches));
-}
-
-void release_newest(Installation& installation) {
-  const Lease* newest = installation.newest();
-  if (newest == nullptr) {
-    raise(PyExc_RuntimeError,
-          "fxpress.uninstall() was called without a matching fxpress.install()");
-  }
-  installation.release(newest);
-}
-
 InstalledBlock::InstalledBlock(py::object installation, py::object prepare, py::object decorate)
     : owner_(std::move(installation)),
       installation_(&owner_.cast<Installation&>()),
@@ -200,8 +191,7 @@ void InstalledBlock::enter() {
   if (lease_ != nullptr)
     raise(PyExc_RuntimeError,
           "this fxpress.installed() block is already active: create another one");
-  const auto prepared = prepare_().cast<Prepared>();
-  lease_ = acquire(*installation_, prepared, true);
+  lease_ = installation_->acquire(prepare_().cast<Prepared>(), true);
 }
 
 void InstalledBlock::exit(const py::args&) {

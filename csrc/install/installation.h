@@ -15,7 +15,7 @@ namespace fxpress::install {
 
 // Removes each key of a dict that is a tuple and contains one of the objects in the tuple `parts`.
 // Objects are compared by identity.
-void forget_keys(PyObject* dict, PyObject* parts);
+void forget_keys(const pybind11::dict& dict, const pybind11::tuple& parts);
 
 // An object of torch and its replacement.
 struct Patch {
@@ -32,6 +32,11 @@ struct Patches {
   std::vector<Ref> callbacks;
 };
 
+// The result of prepare(): policy, pairs (original, stand-in), Patches::tables, Patches::callbacks.
+using Prepared =
+    std::tuple<pybind11::str, std::vector<std::pair<pybind11::object, pybind11::object>>,
+               pybind11::list, pybind11::list>;
+
 // A request for the replacements, by one install() or one `with installed()`.
 struct Lease {
   Ref policy;      // str: the argument on_unsupported
@@ -42,35 +47,25 @@ struct Lease {
 // threads, signal handlers and forked children observe all replacements or none.
 class Installation {
  public:
-  // Adds a lease. If it is the first lease, applies `patches`; otherwise ignores them.
-  const Lease* acquire(Lease lease, Patches patches);
+  // Adds a lease. If it is the first lease, applies the patches in `prepared`; otherwise ignores
+  // them. scoped: see Lease::is_scoped.
+  const Lease* acquire(const Prepared& prepared, bool scoped);
   // Removes a lease. The removal of the last lease restores the originals. May be called twice.
   void release(const Lease* lease);
-  // Returns the newest lease that is not scoped, or null.
-  const Lease* newest() const;
+  // Releases the newest lease that is not scoped. Raises RuntimeError if there is none.
+  void release_newest();
 
-  // Returns the policy of the newest lease, borrowed. Returns null if nothing is replaced.
-  PyObject* policy() const;
+  // Returns the policy of the newest lease; empty if nothing is replaced.
+  Ref policy() const;
   size_t count() const { return leases_.size(); }
 
  private:
-  void put_in_place(Patches patches);
+  void put_in_place(const Prepared& prepared);
   void restore();
 
   std::vector<std::unique_ptr<Lease>> leases_;  // in the order of acquire()
   Patches active_;                              // patches in place; empty without leases
 };
-
-// The result of prepare(): policy, pairs (original, stand-in), Patches::tables, Patches::callbacks.
-using Prepared =
-    std::tuple<pybind11::str, std::vector<std::pair<pybind11::object, pybind11::object>>,
-               pybind11::list, pybind11::list>;
-
-// Adds a lease to `installation`. scoped: see Lease::is_scoped.
-const Lease* acquire(Installation& installation, const Prepared& prepared, bool scoped);
-
-// Releases the newest lease that is not scoped. Raises RuntimeError if there is none.
-void release_newest(Installation& installation);
 
 // Implements `with installed()`. prepare() may be interrupted, because it changes no shared state.
 class InstalledBlock {

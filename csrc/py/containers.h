@@ -5,17 +5,14 @@
 #include <span>
 #include <utility>
 
+#include "py/calls.h"
 #include "py/object.h"
 
 namespace fxpress::cpython {
 
 // Returns a tuple of `values`, whose references move to the tuple.
 inline Ref take_as_tuple(std::span<Ref> values) {
-  Ref result = Ref::steal(PyTuple_New(static_cast<Py_ssize_t>(values.size())));
-  for (size_t i = 0; i < values.size(); ++i) {
-    PyTuple_SET_ITEM(result.get(), static_cast<Py_ssize_t>(i), values[i].release());
-  }
-  return result;
+  return make_tuple(values.size(), [&](size_t i) { return std::move(values[i]); });
 }
 
 // Returns an object without attributes, without calling __init__. From Python 3.11 on, attributes
@@ -37,7 +34,7 @@ inline Ref new_instance(PyObject* type,
                         std::initializer_list<std::pair<PyObject*, PyObject*>> attributes) {
   Ref object = new_object(type);
   for (const auto& [name, value] : attributes) {
-    check(PyObject_GenericSetAttr(object.get(), name, value));
+    set_attribute(object.get(), name, value);
   }
   return object;
 }

@@ -74,6 +74,11 @@ inline Ref get_attr(PyObject* object, PyObject* name) {
   return Ref::steal(PyObject_GetAttr(object, name));
 }
 
+// Sets an attribute without calling __setattr__ of the object's class.
+inline void set_attribute(PyObject* object, PyObject* name, PyObject* value) {
+  check(PyObject_GenericSetAttr(object, name, value));
+}
+
 // Returns an attribute, or an empty Ref if the object lacks it. Throws other errors.
 inline Ref find_attr(PyObject* object, PyObject* name) {
   PyObject* result = nullptr;

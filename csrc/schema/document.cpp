@@ -33,20 +33,13 @@ void DocumentBuilder::add(const Value& value) {
 void DocumentBuilder::open(ValueKind kind, const TypeInfo& type, uint32_t field, size_t size) {
   const auto position = static_cast<uint16_t>(&type - &document_.schema_->type(uint16_t{0}));
   levels_.push_back({kind, position, field, document_.values_.size()});
-  Value unset;
-  unset.kind = kUnset;
-  document_.values_.append(unset, size);
+  document_.values_.append(Value{.kind = kUnset, .integer = 0}, size);
 }
 
 void DocumentBuilder::close(uint32_t count) {
   const Level level = levels_.back();
   levels_.pop_back();
-  Value value;
-  value.kind = level.kind;
-  value.type = level.type;
-  value.count = count;
-  value.place = level.start;
-  add(value);
+  add({.kind = level.kind, .type = level.type, .count = count, .place = level.start});
 }
 
 // Opens a list or a map. Its values stay in pending_ until close() moves them to the document.
@@ -70,10 +63,8 @@ bool DocumentBuilder::has_field(size_t position) const {
 
 Value DocumentBuilder::make_text(ValueKind kind, std::string_view text) {
   FXPRESS_CHECK(text.size() <= std::numeric_limits<uint32_t>::max(), "a text is too long");
-  Value value;
-  value.kind = kind;
-  value.count = static_cast<uint32_t>(text.size());
-  value.place = document_.text_.size();
+  const Value value{
+      .kind = kind, .count = static_cast<uint32_t>(text.size()), .place = document_.text_.size()};
   document_.text_.append(std::span<const char>(text));
   return value;
 }
@@ -81,28 +72,6 @@ Value DocumentBuilder::make_text(ValueKind kind, std::string_view text) {
 void DocumentBuilder::end_record() {
   const TypeInfo& type = document_.schema_->type(levels_.back().type);
   close(static_cast<uint32_t>(type.fields.size()));
-}
-
-void DocumentBuilder::add_integer(ValueKind kind, int64_t value, uint32_t count) {
-  Value made;
-  made.kind = kind;
-  made.count = count;
-  made.integer = value;
-  add(made);
-}
-
-void DocumentBuilder::real(double value) {
-  Value made;
-  made.kind = ValueKind::kReal;
-  made.real = value;
-  add(made);
-}
-
-void DocumentBuilder::kept(size_t number) {
-  Value made;
-  made.kind = ValueKind::kKept;
-  made.place = number;
-  add(made);
 }
 
 namespace {

@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <span>
-#include <string>
 #include <string_view>
 #include <vector>
 
@@ -117,7 +116,7 @@ class DocumentBuilder final : public EventSink {
   explicit DocumentBuilder(const Document& base) : document_(base) {}
   void reuse(const Value& value) { add(value); }
   // Adds a placeholder for a value that the caller stores outside the document under `number`.
-  void kept(size_t number);
+  void kept(size_t number) { add({.kind = ValueKind::kKept, .place = number}); }
   // Adds an integer that was an enum member in a schema object.
   void member(int64_t value) { add_integer(ValueKind::kInt, value, 1); }
   // Reserves memory for `values` values and for `text` bytes of strings.
@@ -143,7 +142,7 @@ class DocumentBuilder final : public EventSink {
   void string(std::string_view text) override { add(make_text(ValueKind::kString, text)); }
   void integer(int64_t value) override { add_integer(ValueKind::kInt, value); }
   void big_integer(std::string_view digits) override { add(make_text(ValueKind::kBigInt, digits)); }
-  void real(double value) override;
+  void real(double value) override { add({.kind = ValueKind::kReal, .real = value}); }
   void boolean(bool value) override { add_integer(ValueKind::kBool, value ? 1 : 0); }
   void null() override { add(Value()); }
 
@@ -159,7 +158,9 @@ class DocumentBuilder final : public EventSink {
     size_t start;    // position of its first value in document_ (record, union) or pending_
   };
   void add(const Value& value);
-  void add_integer(ValueKind kind, int64_t value, uint32_t count = 0);
+  void add_integer(ValueKind kind, int64_t value, uint32_t count = 0) {
+    add({.kind = kind, .count = count, .integer = value});
+  }
   Value make_text(ValueKind kind, std::string_view text);
   void open(ValueKind kind, const TypeInfo& type, uint32_t field, size_t size);
   void open(ValueKind kind);

@@ -80,10 +80,6 @@ bool is_identifier(std::string_view text, IsUnicodeIdentifier is_unicode) {
          (is_all(text, kInIdentifier) && is_unicode != nullptr && is_unicode(text));
 }
 
-bool is_argument_name(std::string_view text) {
-  return !text.empty() && is_all(text, kInArgument);
-}
-
 // Whether a name is special, like __class__. A path with such a name would leave the module tree.
 bool is_special(std::string_view name) {
   return name.size() > 4 && name.starts_with("__") && name.ends_with("__");
@@ -271,7 +267,7 @@ bool passes(Rule rule, std::string_view text, IsUnicodeIdentifier is_unicode) {
     case Rule::kOptionalIdentifier:
       return text.empty() || is_identifier(text, is_unicode);
     case Rule::kArgumentName:
-      return is_argument_name(text);
+      return !text.empty() && is_all(text, kInArgument);
     case Rule::kStateName:
       return is_state_name(text);
     case Rule::kModulePath:
@@ -330,10 +326,6 @@ GateError::GateError(std::string path, Rule rule, std::string_view value)
       path_(std::move(path)),
       value_(value),
       rule_(rule) {}
-
-const char* GateError::fault() const {
-  return fault_of(rule_);
-}
 
 // ---- documents ----------------------------------------------------------------------------------
 

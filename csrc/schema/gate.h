@@ -27,21 +27,6 @@ using IsUnicodeIdentifier = bool (*)(std::string_view);
 //   constants   numbers, True, False, None, math.inf, strings without quotes
 bool is_guard(std::string_view text);
 
-// Thrown for a text that breaks the rule of its field.
-class GateError : public std::runtime_error {
- public:
-  GateError(std::string path, Rule rule, std::string_view value);
-
-  const std::string& path() const { return path_; }  // path of the field that contains the text
-  const std::string& value() const { return value_; }
-  const char* fault() const;  // see fault_of()
-
- private:
-  std::string path_;
-  std::string value_;
-  Rule rule_;
-};
-
 // Whether a text passes a rule. False for kNone, and for kNodeMetadata and kGraphMetadata, which
 // test pairs of key and text.
 bool passes(Rule rule, std::string_view text, IsUnicodeIdentifier is_identifier);
@@ -51,6 +36,21 @@ Rule rule_named(std::string_view name);
 std::string_view name_of(Rule rule);
 // The end of the error message for a text that breaks the rule: "is not an identifier".
 const char* fault_of(Rule rule);
+
+// Thrown for a text that breaks the rule of its field.
+class GateError : public std::runtime_error {
+ public:
+  GateError(std::string path, Rule rule, std::string_view value);
+
+  const std::string& path() const { return path_; }  // path of the field that contains the text
+  const std::string& value() const { return value_; }
+  const char* fault() const { return fault_of(rule_); }
+
+ private:
+  std::string path_;
+  std::string value_;
+  Rule rule_;
+};
 
 // Throws GateError for the first text in the document that breaks the rule of its field.
 void pass_gate(const Document& document, IsUnicodeIdentifier is_identifier);

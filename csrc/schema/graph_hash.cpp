@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cctype>
 #include <limits>
-#include <numeric>
 #include <optional>
 #include <utility>
 

@@ -9,15 +9,67 @@
 // the last call that changed a mode.
 #pragma once
 
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <limits>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "core/blake2b.h"
 #include "core/text_hash.h"
 #include "schema/document.h"
-#include "schema/hasher.h"
 
 namespace fxpress::schema {
+
+using core::Digest;
+
+// Writes the values that go into a hash as bytes. The bytes of a value show where it ends:
+// different sequences of values have different bytes.
+class Hasher {
+ public:
+  explicit Hasher(std::string_view kind) {  // kind: the text that is hashed first
+    bytes_.reserve(kUsual);
+    text(kind);
+  }
+
+  void byte(uint8_t value) { bytes_.push_back(value); }
+  // Writes seven bits of `value` in each byte, the lowest first; the last byte is below 128.
+  void size(uint64_t value) {
+    for (; value >= 128; value >>= 7) byte(static_cast<uint8_t>(value | 128));
+    byte(static_cast<uint8_t>(value));
+  }
+  void integer(int64_t value) {  // zigzag: small values of both signs are short
+    const auto bits = static_cast<uint64_t>(value);
+    size(value < 0 ? ~(bits << 1) : bits << 1);
+  }
+  void text(std::string_view text) {
+    size(text.size());
+    bytes_.insert(bytes_.end(), text.begin(), text.end());
+  }
+  void digest(const Digest& digest) { bytes_.insert(bytes_.end(), digest.begin(), digest.end()); }
+  void real(double value) {
+    if (std::isnan(value)) value = std::numeric_limits<double>::quiet_NaN();
+    const auto bits = std::bit_cast<uint64_t>(value);
+    for (int shift = 0; shift < 64; shift += 8) byte(static_cast<uint8_t>(bits >> shift));
+  }
+  Digest finish() const { return core::blake2b(bytes_); }
+
+ private:
+  static constexpr size_t kUsual = 384;  // bytes that most nodes need
+  std::vector<uint8_t> bytes_;
+};
+
+// Adds `term` to `sum`, as integers of 256 bits. The order of the terms does not affect the sum.
+inline void accumulate(Digest& sum, const Digest& term) {
+  unsigned carry = 0;
+  for (size_t i = 0; i < sum.size(); ++i) {
+    carry += unsigned{sum[i]} + unsigned{term[i]};
+    sum[i] = static_cast<uint8_t>(carry);
+    carry >>= 8;
+  }
+}
 
 // The properties of an operator that a hash depends on.
 struct OperatorTraits {

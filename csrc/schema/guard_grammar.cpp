@@ -7,6 +7,7 @@
 #include <system_error>
 
 #include "core/characters.h"
+#include "core/scoped_value.h"
 #include "schema/gate.h"
 
 namespace fxpress::schema {
@@ -77,22 +78,15 @@ class GuardParser : core::Cursor<NoGuard> {
   }
 
  private:
-  // Counts nested conditions, factors and exponents; throws NoGuard beyond kMaxOpen.
-  class Open {
-   public:
-    explicit Open(GuardParser& parser) : parser_(parser) {
-      if (++parser_.open_ > kMaxOpen) throw NoGuard();
-    }
-    ~Open() { --parser_.open_; }
-    Open(const Open&) = delete;
-    Open& operator=(const Open&) = delete;
-
-   private:
-    GuardParser& parser_;
-  };
+  // Counts a nested condition, factor or exponent until the result is destroyed; throws NoGuard
+  // beyond kMaxOpen.
+  core::ScopedValue<int> open() {
+    if (open_ == kMaxOpen) throw NoGuard();
+    return {open_, open_ + 1};
+  }
 
   Known condition() {
-    const Open open(*this);
+    const auto opened = open();
     Known known = alternatives();
     if (take_word("if")) {
       merge(known, alternatives());
@@ -231,7 +225,7 @@ class GuardParser : core::Cursor<NoGuard> {
   // Parses an exponent: a small number, a float, an input or a size. Subtracts each integer, and
   // kUnknown for any other term, from `left`; throws NoGuard if `left` becomes negative.
   Known exponent(int& left) {
-    const Open open(*this);
+    const auto opened = open();
     const char first = peek();
     if (first == '-' || first == '+' || first == '~') {
       skip(1);
@@ -293,7 +287,7 @@ class GuardParser : core::Cursor<NoGuard> {
   }
 
   Known factor() {
-    const Open open(*this);
+    const auto opened = open();
     const char first = peek();
     if (first == '-' || first == '+' || first == '~') {
       skip(1);

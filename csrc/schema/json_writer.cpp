@@ -108,15 +108,19 @@ void write_json_real(Buffer& out, double value) {
   if (is_fixed && digits.find('.') == std::string_view::npos) out.append(".0");
 }
 
-void JsonWriter::separate() {
-  if (levels_.empty() || !levels_.back().list) return;
-  if (!levels_.back().first) out_.append(", ");
-  levels_.back().first = false;
+Buffer& JsonWriter::separate() {
+  if (!levels_.empty() && levels_.back().list) add_comma();
+  return out_;
+}
+
+void JsonWriter::add_comma() {
+  Level& level = levels_.back();
+  if (!level.first) out_.append(", ");
+  level.first = false;
 }
 
 void JsonWriter::open(Level level, char bracket) {
-  separate();
-  out_.append({&bracket, 1});
+  separate().append({&bracket, 1});
   levels_.push_back(level);
 }
 
@@ -126,10 +130,8 @@ void JsonWriter::close(char bracket) {
 }
 
 void JsonWriter::field(size_t position) {
-  Level& level = levels_.back();
-  if (!level.first) out_.append(", ");
-  level.first = false;
-  out_.append(level.type->fields[position].key);
+  add_comma();
+  out_.append(levels_.back().type->fields[position].key);
 }
 
 void JsonWriter::begin_union(const TypeInfo& type, size_t position) {
@@ -138,41 +140,9 @@ void JsonWriter::begin_union(const TypeInfo& type, size_t position) {
 }
 
 void JsonWriter::key(std::string_view key) {
-  Level& level = levels_.back();
-  if (!level.first) out_.append(", ");
-  level.first = false;
+  add_comma();
   write_json_string(out_, key);
   out_.append(": ");
-}
-
-void JsonWriter::string(std::string_view text) {
-  separate();
-  write_json_string(out_, text);
-}
-
-void JsonWriter::integer(int64_t value) {
-  separate();
-  write_json_integer(out_, value);
-}
-
-void JsonWriter::big_integer(std::string_view digits) {
-  separate();
-  out_.append(digits);
-}
-
-void JsonWriter::real(double value) {
-  separate();
-  write_json_real(out_, value);
-}
-
-void JsonWriter::boolean(bool value) {
-  separate();
-  out_.append(value ? "true" : "false");
-}
-
-void JsonWriter::null() {
-  separate();
-  out_.append("null");
 }
 
 }  // namespace fxpress::schema

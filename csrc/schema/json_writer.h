@@ -58,12 +58,12 @@ class JsonWriter final : public EventSink {
   void begin_map() override { open({nullptr, false, true}, '{'); }
   void key(std::string_view key) override;
   void end_map() override { close('}'); }
-  void string(std::string_view text) override;
-  void integer(int64_t value) override;
-  void big_integer(std::string_view digits) override;
-  void real(double value) override;
-  void boolean(bool value) override;
-  void null() override;
+  void string(std::string_view text) override { write_json_string(separate(), text); }
+  void integer(int64_t value) override { write_json_integer(separate(), value); }
+  void big_integer(std::string_view digits) override { separate().append(digits); }
+  void real(double value) override { write_json_real(separate(), value); }
+  void boolean(bool value) override { separate().append(value ? "true" : "false"); }
+  void null() override { separate().append("null"); }
 
  private:
   struct Level {
@@ -71,7 +71,9 @@ class JsonWriter final : public EventSink {
     bool list;             // whether the open value is a list
     bool first;            // whether no item or field is written yet
   };
-  void separate();
+  // Writes the comma before a value, unless it is not in a list or is the first. Returns out_.
+  Buffer& separate();
+  void add_comma();
   void open(Level level, char bracket);
   void close(char bracket);
 

@@ -22,8 +22,8 @@ bool check_call(PyObject* entry, const GraphValues& graph) {
   if (signature.get() == Py_None) return true;
   for (PyObject* role : {fx::names.inputs, fx::names.outputs}) {
     const Ref list = Ref::steal(PySequence_Tuple(get_attr(signature.get(), role).get()));
-    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(list.get()); ++i) {
-      const Ref name = get_attr(PySequence_Fast_GET_ITEM(list.get(), i), fx::names.name);
+    for (PyObject* argument : items_of(list.get())) {
+      const Ref name = get_attr(argument, fx::names.name);
       if (!PyUnicode_Check(name.get())) return false;
       if (PyUnicode_GET_LENGTH(name.get()) != 0 && !graph.has_node(name.get())) return false;
     }
@@ -142,8 +142,8 @@ bool check_signature(const ProgramCheck& program, const GraphValues& graph) {
 
 bool ProgramCheck::is_surely_valid(const GraphValues& graph) const {
   const Ref list = Ref::steal(PySequence_Tuple(calls));
-  for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(list.get()); ++i) {
-    if (!check_call(PySequence_Fast_GET_ITEM(list.get(), i), graph)) return false;
+  for (PyObject* call : items_of(list.get())) {
+    if (!check_call(call, graph)) return false;
   }
   return check_signature(*this, graph);
 }

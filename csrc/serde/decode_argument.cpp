@@ -1,4 +1,3 @@
-#include <utility>
 
 #include "fx/arguments.h"
 #include "fx/symbols.h"

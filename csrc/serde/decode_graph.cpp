@@ -338,19 +338,11 @@ Ref GraphDecoder::take_apart(PyObject* node, std::span<const Value> parts,
   return values;
 }
 
-PyObject* GraphDecoder::getitem(PyObject* node, size_t index, core::StringId candidate) {
-  const Ref position = Ref::steal(PyLong_FromSize_t(index));
-  Ref args = Ref::steal(PyTuple_Pack(2, node, position.get()));
-  const fx::NewNode made{Op::kCallFunction, fx::symbols.getitem, candidate, Py_None};
-  return current().writer().create(made, std::move(args), Ref::borrow(fx::no_kwargs), {&node, 1},
-                                   {});
-}
-
 Ref GraphDecoder::take(PyObject* node, size_t index, const Value& part, const Metadata& metadata) {
   const core::Budget::Level level(*budget_, "the results of a node");
   charge(kNodeBytes);
   if (const auto name = name_in(part)) {
-    PyObject* taken = getitem(node, index, current().candidate(*name));
+    PyObject* taken = current().writer().getitem(node, index, {}, current().candidate(*name));
     name_result(taken, *name);
     const Ref meta = fx::node_field(taken, fx::symbols.node_meta);
     add_metadata(metadata, meta.get());
@@ -358,14 +350,13 @@ Ref GraphDecoder::take(PyObject* node, size_t index, const Value& part, const Me
   }
   const bool is_an_argument = is_argument(part);
   if (is_an_argument && tag_of(part) == Field::Argument_as_none) {
-    PyObject* taken = getitem(node, index, current().candidate("as_none"));
+    PyObject* taken = current().writer().getitem(node, index, {}, current().candidate("as_none"));
     set_value(taken, Py_None);
     add_metadata(metadata, fx::node_field(taken, fx::symbols.node_meta).get());
     return Ref::borrow(Py_None);
   }
   if (is_an_argument && content_of(part).kind == ValueKind::kList) {
-    PyObject* taken =
-        getitem(node, index, current().names().candidate_for_target(fx::symbols.getitem));
+    PyObject* taken = current().writer().getitem(node, index, {});
     Ref values = take_apart(taken, children_of(content_of(part)), metadata);
     add_metadata(metadata, fx::node_field(taken, fx::symbols.node_meta).get());
     set_value(taken, values.get());

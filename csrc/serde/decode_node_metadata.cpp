@@ -52,35 +52,29 @@ std::vector<std::string_view> split_entry(std::string_view text) {
 GraphDecoder::Metadata GraphDecoder::read_metadata(const Value& node) {
   Metadata result;
   const auto entries = children_of(node, Field::Node_metadata);
-  const auto find = [&](std::string_view key) -> const Value* {
+  const auto add = [&](std::string_view key, PyObject* name, auto&& convert) {
     for (size_t i = 0; i < entries.size(); i += 2) {
-      if (text_of(entries[i]) == key) return entries[i + 1].count > 0 ? &entries[i + 1] : nullptr;
+      if (text_of(entries[i]) != key) continue;
+      const std::string_view text = text_of(entries[i + 1]);
+      if (!text.empty()) result.emplace_back(name, convert(text));
+      return;
     }
-    return nullptr;
   };
-  const auto add = [&](PyObject* name, Ref value) { result.emplace_back(name, std::move(value)); };
-  if (const Value* trace = find("stack_trace"))
-    add(fx::names.stack_trace, new_text(text_of(*trace)));
-  if (const Value* stack = find("nn_module_stack")) {
-    add(fx::names.nn_module_stack, module_stack(text_of(*stack)));
-  }
-  if (const Value* stack = find("source_fn_stack")) {
-    add(fx::names.source_fn_stack, source_functions(text_of(*stack)));
-  }
-  if (const Value* function = find("torch_fn")) {
+  add("stack_trace", fx::names.stack_trace, new_text);
+  add("nn_module_stack", fx::names.nn_module_stack,
+      [&](std::string_view text) { return module_stack(text); });
+  add("source_fn_stack", fx::names.source_fn_stack,
+      [&](std::string_view text) { return source_functions(text); });
+  add("torch_fn", fx::names.torch_fn, [&](std::string_view text) {
     std::vector<Ref> parts;
-    split(text_of(*function), kBetweenEntries, [&](std::string_view part) {
+    split(text, kBetweenEntries, [&](std::string_view part) {
       charge(kSlotBytes);
       parts.push_back(new_text(part));
     });
-    add(fx::names.torch_fn, take_as_tuple(parts));
-  }
-  if (const Value* custom = find("custom")) {
-    add(fx::names.custom, new_text(text_of(*custom)));
-  }
-  if (const Value* sources = find("from_node")) {
-    add(fx::names.from_node, node_sources(text_of(*sources)));
-  }
+    return take_as_tuple(parts);
+  });
+  add("custom", fx::names.custom, new_text);
+  add("from_node", fx::names.from_node, [&](std::string_view text) { return node_sources(text); });
   return result;
 }
 
@@ -167,7 +161,6 @@ Ref GraphDecoder::node_sources(std::string_view text) {
   whole += kBefore;
   whole += text;
   whole += '}';
-  std::string problem;
   try {
     Document document = schema::read_json(whole, document_->schema(),
                                           static_cast<uint16_t>(Type::NodeSource), budget_);
@@ -177,9 +170,8 @@ Ref GraphDecoder::node_sources(std::string_view text) {
     if (list.kind == ValueKind::kNull) return Ref::borrow(Py_None);
     return node_sources(list);
   } catch (const schema::JsonError& error) {
-    problem = error.what();
+    raise(symbols.serialize_error, "the metadata from_node of a node: %s", error.what());
   }
-  raise(symbols.serialize_error, "the metadata from_node of a node: %s", problem.c_str());
 }
 
 Ref GraphDecoder::node_sources(const Value& list) {

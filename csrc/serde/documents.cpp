@@ -112,8 +112,7 @@ bool passes_gate(std::string_view rule, PyObject* text) {
 Ref first_refused(std::string_view rule, PyObject* texts) {
   const Rule known = known_rule(rule);
   const Ref items = Ref::steal(PySequence_Tuple(texts));
-  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(items.get()); ++i) {
-    PyObject* item = PyTuple_GET_ITEM(items.get(), i);
+  for (PyObject* item : items_of(items.get())) {
     if (PyUnicode_Check(item) && schema::passes(known, Text(item).view(), is_unicode_identifier)) {
       continue;
     }
@@ -140,7 +139,6 @@ Document read_document(const Schema& schema, PyObject* bytes, const std::string&
   check(PyBytes_AsStringAndSize(bytes, &text, &size));
   const int position = schema.find(type);
   if (position < 0) raise(PyExc_KeyError, "%s", type.c_str());
-  std::string problem;
   try {
     const auto read = [&] {
       const pybind11::gil_scoped_release release;
@@ -151,12 +149,12 @@ Document read_document(const Schema& schema, PyObject* bytes, const std::string&
     pass_gate(document);
     return document;
   } catch (const schema::JsonError& error) {
-    problem = error.what();
+    const std::string_view problem = error.what();
+    const Ref message = Ref::steal(
+        PyUnicode_DecodeUTF8(problem.data(), static_cast<Py_ssize_t>(problem.size()), "replace"));
+    PyErr_SetObject(damage_error(), message.get());
+    throw_python_error();
   }
-  const Ref message = Ref::steal(
-      PyUnicode_DecodeUTF8(problem.data(), static_cast<Py_ssize_t>(problem.size()), "replace"));
-  PyErr_SetObject(damage_error(), message.get());
-  throw_python_error();
 }
 
 Ref read_field(const Document& document, const SchemaClasses& classes, const std::string& path,
@@ -190,12 +188,10 @@ Document canonicalize(const Document& document, PyObject* constants, PyObject* r
   std::deque<Text> texts;
   core::TextViewSet known;
   const Ref items = Ref::steal(PySequence_Tuple(constants));
-  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(items.get()); ++i) {
-    texts.emplace_back(PyTuple_GET_ITEM(items.get(), i));
+  for (PyObject* name : items_of(items.get())) {
+    texts.emplace_back(name);
     known.insert(texts.back().view());
   }
-  std::string problem;
-  PyObject* type = PyExc_AssertionError;
   schema::NewNames made;
   try {
     const auto form = [&] {
@@ -209,12 +205,10 @@ Document canonicalize(const Document& document, PyObject* constants, PyObject* r
     }
     return result;
   } catch (const schema::UnknownName& error) {
-    problem = error.what();
-    type = PyExc_KeyError;
+    raise(PyExc_KeyError, "%s", error.what());
   } catch (const schema::CanonicalError& error) {
-    problem = error.what();
+    raise(PyExc_AssertionError, "%s", error.what());
   }
-  raise(type, "%s", problem.c_str());
 }
 
 }  // namespace
@@ -275,20 +269,17 @@ Ref tensor_meta(const Document& document, const Value& meta) {
 Ref read_payload_config(const Document& document) {
   const auto entries =
       document.children(document.field(document.root(), Field::PayloadConfig_config));
-  Ref result = Ref::steal(PyList_New(0));
-
-  for (size_t i = 0; i + 1 < entries.size(); i += 2) {
-    const Value& meta = entries[i + 1];
+  return make_list(entries.size() / 2, [&](size_t i) {
+    const Value& meta = entries[2 * i + 1];
     std::array<Ref, 5> parts = {
-        new_text(document.text(entries[i])),
+        new_text(document.text(entries[2 * i])),
         new_text(document.text(document.field(meta, Field::PayloadMeta_path_name))),
         truth(document.field(meta, Field::PayloadMeta_is_param)),
         truth(document.field(meta, Field::PayloadMeta_use_pickle)),
         tensor_meta(document, document.field(meta, Field::PayloadMeta_tensor_meta)),
     };
-    check(PyList_Append(result.get(), take_as_tuple(parts).get()));
-  }
-  return result;
+    return take_as_tuple(parts);
+  });
 }
 
 namespace {
@@ -313,18 +304,12 @@ schema::HashContext hash_context(const py::dict& traits, const py::dict& values)
 }
 
 schema::GraphHash hash_of(const Document& document, const schema::HashContext& context) {
-  std::string problem;
   try {
     const py::gil_scoped_release release;
     return schema::hash_program(document, context);
   } catch (const schema::CanonicalError& error) {
-    problem = error.what();
+    raise(PyExc_AssertionError, "%s", error.what());
   }
-  raise(PyExc_AssertionError, "%s", problem.c_str());
-}
-
-py::bytes to_bytes(const schema::Digest& digest) {
-  return {reinterpret_cast<const char*>(digest.data()), digest.size()};
 }
 
 }  // namespace
@@ -332,9 +317,10 @@ py::bytes to_bytes(const schema::Digest& digest) {
 py::tuple hash_document(const Document& document, const py::dict& traits, const py::dict& values) {
   const schema::GraphHash hash = hash_of(document, hash_context(traits, values));
   static_assert(sizeof(schema::Digest) == 32);
-  const auto* nodes = reinterpret_cast<const char*>(hash.nodes.data());
-  return py::make_tuple(to_bytes(hash.program),
-                        py::bytes(nodes, hash.nodes.size() * sizeof(schema::Digest)));
+  const auto bytes = [](const schema::Digest* digests, size_t count) {
+    return py::bytes(reinterpret_cast<const char*>(digests), count * sizeof(schema::Digest));
+  };
+  return py::make_tuple(bytes(&hash.program, 1), bytes(hash.nodes.data(), hash.nodes.size()));
 }
 
 }  // namespace fxpress::serde

@@ -80,8 +80,7 @@ void add_with_users(PyObject* node, std::vector<Ref>& nodes, int depth) {
   if (depth == 0) return;
   const Ref users =
       Ref::steal(PySequence_Tuple(fx::node_field(node, fx::symbols.node_users).get()));
-  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(users.get()); ++i) {
-    PyObject* user = item(users.get(), i);
+  for (PyObject* user : items_of(users.get())) {
     if (fx::node_field(user, fx::symbols.node_target).get() == fx::symbols.getitem) {
       add_with_users(user, nodes, depth - 1);
     }
@@ -139,9 +138,8 @@ void GraphEncoder::program(PyObject* module, PyObject* signature, PyObject* call
     }
   });
   if (context_.check == nullptr) return;
-  PyObject* modules = context_.check->graph_modules;
-  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(modules); ++i) {
-    if (!written_.contains(PyList_GET_ITEM(modules, i))) throw Doubtful();
+  for (PyObject* module : items_of(context_.check->graph_modules)) {
+    if (!written_.contains(module)) throw Doubtful();
   }
 }
 
@@ -255,20 +253,22 @@ Ref encode_program(const Schema& schema, PyObject* graph_module, PyObject* signa
 }
 
 schema::Document encode_document(const Schema& schema, PyObject* graph_module, PyObject* signature,
-                                 PyObject* calls, PyObject* facts, const EncodeContext& context) {
+                                 PyObject* calls, PyObject* facts, PyObject* objects,
+                                 PyObject* treespec) {
   schema::DocumentBuilder builder(schema);
-  EncodeContext bare = context;
-  bare.metadata = false;
+  const EncodeContext bare{objects, treespec, nullptr, false};
   const size_t bytes = expected_bytes(graph_module);
   builder.reserve(bytes / kBytesPerValue, bytes / kBytesPerText);
   GraphEncoder(schema, builder, bare).program(graph_module, signature, calls, facts);
   return builder.finish();
 }
 
-schema::Document encode_part(const Schema& schema, const std::string& kind, PyObject* values,
-                             const EncodeContext& context, PyObject* results, PyObject* merged) {
+schema::Document encode_part(const Schema& schema, const std::string& kind,
+                             const pybind11::tuple& values, PyObject* objects, PyObject* treespec,
+                             const pybind11::list& results, const pybind11::dict& merged) {
   schema::DocumentBuilder builder(schema);
-  GraphEncoder(schema, builder, context).part(kind, values, results, merged);
+  GraphEncoder(schema, builder, {objects, treespec})
+      .part(kind, values.ptr(), results.ptr(), merged.ptr());
   return builder.finish();
 }
 

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "core/budget.h"
 #include "fx/symbols.h"
 #include "py/calls.h"
@@ -20,10 +22,7 @@ bool is_sequence(PyObject* value) {
 
 template <class F>
 bool all_of(PyObject* list, F&& test) {
-  for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(list); ++i) {
-    if (!test(PySequence_Fast_GET_ITEM(list, i))) return false;
-  }
-  return true;
+  return std::ranges::all_of(items_of(list), test);
 }
 
 bool all_exactly(PyObject* items, PyTypeObject& kind) {
@@ -132,13 +131,13 @@ void GraphEncoder::dict(PyObject* dict) {
   }
   const Ref items = pairs_of(dict);
   sink_.begin_map();
-  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(items.get()); ++i) {
-    PyObject* key = PyTuple_GET_ITEM(PyList_GET_ITEM(items.get(), i), 0);
+  for (PyObject* item : items_of(items.get())) {
+    PyObject* key = PyTuple_GET_ITEM(item, 0);
     if (!PyUnicode_Check(key)) {
       raise(symbols.serialize_error, "Dict keys must be strings, got %S", Py_TYPE(key));
     }
     out_.key(key);
-    argument(PyTuple_GET_ITEM(PyList_GET_ITEM(items.get(), i), 1), nullptr);
+    argument(PyTuple_GET_ITEM(item, 1), nullptr);
   }
   sink_.end_map();
 }

@@ -31,8 +31,7 @@ const NodeEntry& NodeNames::entry_alone(PyObject* node) {
   Table table = Table::kTensor;
   const Ref meta = fx::node_field(node, fx::symbols.node_meta);
   if (PyObject* value = dict_get(meta.get(), fx::names.val)) {
-    const bool is_object =
-        PyObject_TypeCheck(value, as_type(symbols.custom_obj_argument_type)) != 0;
+    const bool is_object = is_a(value, symbols.custom_obj_argument_type);
     const Table own = is_object ? Table::kCustomObject : table_of(value);
     if (own != Table::kNone) table = own;
   }
@@ -74,12 +73,6 @@ Ref NodeNames::name_of(PyObject* argument) const {
   return merged == merged_.end() ? std::move(name) : Ref::borrow(merged->second.get());
 }
 
-namespace {
-
-constexpr size_t kMaxGraphs = 64;  // maximum nesting of graphs
-
-}  // namespace
-
 void GraphEncoder::graph(PyObject* graph_module) {
   // Python callers call on_unchanged() for the root graph.
   if (depth_ == 0) return write_graph(graph_module);
@@ -88,6 +81,7 @@ void GraphEncoder::graph(PyObject* graph_module) {
 }
 
 void GraphEncoder::write_graph(PyObject* graph_module) {
+  constexpr size_t kMaxGraphs = 64;
   if (depth_ == kMaxGraphs)
     raise(symbols.serialize_error, "graphs are nested more than %zu deep", kMaxGraphs);
   const ProgramCheck* check = context_.check;
@@ -164,9 +158,7 @@ void GraphEncoder::graph_outputs(PyObject* output_value) {
         raise(PyExc_AssertionError, "expected tuple or list, got %S", Py_TYPE(output_value));
       }
       const Ref items = Ref::steal(PySequence_Tuple(output_value));
-      for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(items.get()); ++i) {
-        argument(PyTuple_GET_ITEM(items.get(), i), nullptr);
-      }
+      for (PyObject* item : items_of(items.get())) argument(item, nullptr);
     }
   }
   sink_.end_list();
@@ -306,13 +298,10 @@ void GraphEncoder::schema_inputs(const Operator& function, PyObject* args, PyObj
 
 // Writes the arguments of a target without a schema; positional arguments do not have names.
 void GraphEncoder::other_inputs(PyObject* args, PyObject* kwargs) {
-  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(args); ++i) {
-    named_argument("", PyTuple_GET_ITEM(args, i), kPositional, nullptr);
-  }
+  for (PyObject* value : items_of(args)) named_argument("", value, kPositional, nullptr);
   if (PyDict_GET_SIZE(kwargs) == 0) return;
   const Ref items = pairs_of(kwargs);
-  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(items.get()); ++i) {
-    PyObject* item = PyList_GET_ITEM(items.get(), i);
+  for (PyObject* item : items_of(items.get())) {
     named_argument(utf8(PyTuple_GET_ITEM(item, 0)), PyTuple_GET_ITEM(item, 1), kKeyword, nullptr);
   }
 }

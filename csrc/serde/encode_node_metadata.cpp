@@ -39,32 +39,28 @@ void GraphEncoder::metadata(PyObject* node) {
   const Ref held = fx::node_field(node, fx::symbols.node_meta);
   PyObject* meta = held.get();
   sink_.begin_map();
-  if (const Ref trace = true_value_of(meta, fx::names.stack_trace)) {
-    sink_.key("stack_trace");
-    out_.string(trace.get());
-  }
-  if (const Ref stack = true_value_of(meta, fx::names.nn_module_stack)) {
-    sink_.key("nn_module_stack");
-    module_stack(stack.get());
-  }
-  if (const Ref stack = true_value_of(meta, fx::names.source_fn_stack)) {
-    sink_.key("source_fn_stack");
-    source_functions(stack.get());
-  }
-  if (const Ref function = true_value_of(meta, fx::names.torch_fn)) {
-    sink_.key("torch_fn");
-    const Ref parts = Ref::steal(PySequence_Tuple(function.get()));
+  const auto write = [&](const char* key, PyObject* name, auto&& write_value) {
+    const Ref value = true_value_of(meta, name);
+    if (!value) return;
+    sink_.key(key);
+    write_value(value.get());
+  };
+  write("stack_trace", fx::names.stack_trace, [&](PyObject* trace) { out_.string(trace); });
+  write("nn_module_stack", fx::names.nn_module_stack,
+        [&](PyObject* stack) { module_stack(stack); });
+  write("source_fn_stack", fx::names.source_fn_stack,
+        [&](PyObject* stack) { source_functions(stack); });
+  write("torch_fn", fx::names.torch_fn, [&](PyObject* function) {
+    const Ref parts = Ref::steal(PySequence_Tuple(function));
     scratch_.clear();
     for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(parts.get()); ++i) {
       if (i != 0) scratch_ += ';';
       scratch_ += Text(PySequence_Fast_GET_ITEM(parts.get(), i)).view();
     }
     sink_.string(scratch_);
-  }
-  if (const Ref custom = true_value_of(meta, fx::names.custom)) {
-    sink_.key("custom");
-    out_.string(call(symbols.dumps, custom, node).get());
-  }
+  });
+  write("custom", fx::names.custom,
+        [&](PyObject* custom) { out_.string(call(symbols.dumps, custom, node).get()); });
   if (const Ref sources = value_of(meta, fx::names.from_node)) {
     sink_.key("from_node");
     std::string text;
@@ -93,8 +89,7 @@ void GraphEncoder::module_stack(PyObject* stack) {
     for (DictItems items(stack); items.next();) add(items.key(), items.value());
   } else {
     const Ref items = pairs_of(stack);
-    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(items.get()); ++i) {
-      PyObject* item = PyList_GET_ITEM(items.get(), i);
+    for (PyObject* item : items_of(items.get())) {
       add(PyTuple_GET_ITEM(item, 0), PyTuple_GET_ITEM(item, 1));
     }
   }
@@ -137,8 +132,7 @@ void GraphEncoder::node_sources(PyObject* sources, std::string& text) {
   const Ref held = Ref::steal(PySequence_Tuple(sources));
   bool first = true;
   text += '[';
-  for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(held.get()); ++i) {
-    PyObject* source = PySequence_Fast_GET_ITEM(held.get(), i);
+  for (PyObject* source : items_of(held.get())) {
     if (!is_a(source, symbols.node_source_type)) continue;
     if (!first) text += ", ";
     first = false;

@@ -67,7 +67,11 @@ void GraphEncoder::custom_object(PyObject* spec, PyObject* name) {
   });
 }
 
-void GraphEncoder::tensor_facts(const core::TensorFacts& facts, PyObject* place) {
+void GraphEncoder::tensor_meta(PyObject* tensor) {
+  core::TensorFacts facts{};
+  const bool is_fake = reinterpret_cast<PyObject*>(Py_TYPE(tensor)) == fx::symbols.fake_tensor_type;
+  const bool has_facts = read_tensor_facts != nullptr && (is_fake || is_plain_tensor(tensor)) &&
+                         read_tensor_facts(tensor, &facts);
   const auto number = [&](int64_t value) {
     out_.choice(Field::SymInt_as_int, [&] { sink_.integer(value); });
   };
@@ -76,66 +80,36 @@ void GraphEncoder::tensor_facts(const core::TensorFacts& facts, PyObject* place)
     for (size_t i = 0; i < facts.dims; ++i) number(values[i]);
     sink_.end_list();
   };
-  const auto coded = [&](PyObject* key, PyObject* table) {
-    PyObject* code = dict_get(table, key);
-    if (code == nullptr) {
-      PyErr_SetObject(PyExc_KeyError, key);
-      throw_python_error();
-    }
-    out_.integer(code);
-  };
-  out_.record(Type::TensorMeta, [&](Field field) {
-    switch (field) {
-      case Field::TensorMeta_dtype:
-        return coded(static_cast<PyObject*>(facts.dtype), symbols.scalar_types);
-      case Field::TensorMeta_sizes:
-        return numbers(facts.sizes);
-      case Field::TensorMeta_requires_grad:
-        return sink_.boolean(facts.requires_grad);
-      case Field::TensorMeta_device:
-        return device(place);
-      case Field::TensorMeta_strides:
-        return numbers(facts.strides);
-      case Field::TensorMeta_storage_offset:
-        return number(facts.storage_offset);
-      default:
-        return coded(symbols.strided, symbols.layouts);
-    }
-  });
-}
-
-void GraphEncoder::tensor_meta(PyObject* tensor) {
-  const auto sizes = [&](PyObject* numbers) {
-    const Ref held = Ref::steal(PySequence_Tuple(numbers));
+  const auto sizes = [&](const Ref& sequence) {
+    const Ref held = Ref::steal(PySequence_Tuple(sequence.get()));
     out_.list(held.get(), [&](PyObject* size) { symbolic(Table::kSymInt, size); });
   };
-  core::TensorFacts facts{};
-  const bool is_fake = reinterpret_cast<PyObject*>(Py_TYPE(tensor)) == fx::symbols.fake_tensor_type;
-  if (read_tensor_facts != nullptr && (is_fake || is_plain_tensor(tensor)) &&
-      read_tensor_facts(tensor, &facts)) {
-    const Ref place = get_attr(tensor, is_fake ? symbols.fake_device : fx::names.device);
-    return tensor_facts(facts, place.get());
-  }
-  const auto coded = [&](PyObject* name, PyObject* table) {
-    const Ref value = get_attr(tensor, name);
-    out_.integer(Ref::steal(PyObject_GetItem(table, value.get())).get());
+  const auto coded = [&](const Ref& key, PyObject* table) {
+    out_.integer(Ref::steal(PyObject_GetItem(table, key.get())).get());
   };
   out_.record(Type::TensorMeta, [&](Field field) {
     switch (field) {
       case Field::TensorMeta_dtype:
-        return coded(fx::names.dtype, symbols.scalar_types);
+        return coded(has_facts ? Ref::borrow(static_cast<PyObject*>(facts.dtype))
+                               : get_attr(tensor, fx::names.dtype),
+                     symbols.scalar_types);
       case Field::TensorMeta_sizes:
-        return sizes(get_attr(tensor, fx::names.shape).get());
+        return has_facts ? numbers(facts.sizes) : sizes(get_attr(tensor, fx::names.shape));
       case Field::TensorMeta_requires_grad:
-        return sink_.boolean(get_attr(tensor, fx::names.requires_grad).get() == Py_True);
+        return sink_.boolean(has_facts
+                                 ? facts.requires_grad
+                                 : get_attr(tensor, fx::names.requires_grad).get() == Py_True);
       case Field::TensorMeta_device:
-        return device(get_attr(tensor, fx::names.device).get());
+        return device(
+            get_attr(tensor, has_facts && is_fake ? symbols.fake_device : fx::names.device).get());
       case Field::TensorMeta_strides:
-        return sizes(call_method(tensor, fx::names.stride).get());
+        return has_facts ? numbers(facts.strides) : sizes(call_method(tensor, fx::names.stride));
       case Field::TensorMeta_storage_offset:
+        if (has_facts) return number(facts.storage_offset);
         return symbolic(Table::kSymInt, call_method(tensor, fx::names.storage_offset).get());
       default:
-        return coded(fx::names.layout, symbols.layouts);
+        return coded(has_facts ? Ref::borrow(symbols.strided) : get_attr(tensor, fx::names.layout),
+                     symbols.layouts);
     }
   });
 }

@@ -264,8 +264,7 @@ constexpr PartKind kParts[] = {
 Ref GraphDecoder::decode_part(std::string_view kind, PyObject* extra) {
   const GcPause pause;
   const Value& value = document_->root();
-  const auto known = std::find_if(std::begin(kParts), std::end(kParts),
-                                  [&](const PartKind& each) { return each.name == kind; });
+  const auto* known = std::ranges::find(kParts, kind, &PartKind::name);
   FXPRESS_CHECK(known != std::end(kParts), "unknown type of part");
   check_root(known->type);
   if (kind == "tensor") return tensor(value);

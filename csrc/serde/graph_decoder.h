@@ -225,7 +225,6 @@ class GraphDecoder {
   Ref take(PyObject* node, size_t index, const Value& part, const Metadata& metadata);
   // Adds a getitem node for each result; returns a list of the values.
   Ref take_apart(PyObject* node, std::span<const Value> parts, const Metadata& metadata);
-  PyObject* getitem(PyObject* node, size_t index, core::StringId candidate);
   // Sets a node's name to its name in the file, and sets its value. As in torch, the graph's
   // namespace keeps the name with which the node was created.
   void name_result(PyObject* node, std::string_view name);

@@ -7,11 +7,10 @@
 #include <string_view>
 #include <unordered_map>
 #include <unordered_set>
-#include <vector>
 
 #include "core/scoped_value.h"
-#include "core/tensor_access.h"
 #include "core/text_hash.h"
+#include "py/calls.h"
 #include "py/object.h"
 #include "py/object_table.h"
 #include "schema/document.h"
@@ -20,9 +19,84 @@
 #include "serde/graph_values.h"
 #include "serde/objects.h"
 #include "serde/operators.h"
-#include "serde/schema_writer.h"
+#include "serde/scalars.h"
+#include "serde/symbols.h"
 
 namespace fxpress::serde {
+
+using schema::EventSink;
+using schema::Field;
+using schema::Schema;
+using schema::Type;
+
+// Writes records, unions and lists of the schema to a sink.
+class SchemaWriter {
+ public:
+  SchemaWriter(const Schema& schema, EventSink& sink) : schema_(schema), sink_(sink) {}
+
+  const Schema& schema() const { return schema_; }
+
+  // Calls write(field) for each field of a record, in schema order.
+  template <class F>
+  void record(Type type, F&& write) {
+    const auto& info = schema_.type(type);
+    sink_.begin_record(info);
+    for (size_t i = 0; i < info.fields.size(); ++i) {
+      sink_.field(i);
+      write(info.fields[i].id);
+    }
+    sink_.end_record();
+  }
+  // Writes a union with this field set; write() writes its value.
+  template <class F>
+  void choice(Field field, F&& write) {
+    open_union(field);
+    write();
+    sink_.end_union();
+  }
+  // Writes a list; write(item) is called for each item of a list or tuple.
+  template <class F>
+  void list(PyObject* items, F&& write) {
+    sink_.begin_list();
+    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(items); ++i) {
+      write(PySequence_Fast_GET_ITEM(items, i));
+    }
+    sink_.end_list();
+  }
+  // Writes a map; write(value) is called for each value of a dict with str keys.
+  template <class F>
+  void map(PyObject* dict, F&& write) {
+    sink_.begin_map();
+    for (const auto& [key, value] : DictRange(dict)) {
+      this->key(key);
+      write(value);
+    }
+    sink_.end_map();
+  }
+
+  void string(PyObject* text) { sink_.string(Text(text).view()); }
+  void key(PyObject* text) { sink_.key(Text(text).view()); }
+  void integer(PyObject* value) { write_integer(value, sink_); }
+  // Writes a list with the texts of any sequence.
+  void strings(PyObject* sequence) {
+    const Ref held = Ref::steal(PySequence_Tuple(sequence));
+    list(held.get(), [&](PyObject* text) { string(text); });
+  }
+
+ private:
+  void open_union(Field field) {
+    const int position = schema_.place(field);
+    const auto& info = schema_.type(Schema::owner(field));
+    if (position < 0) {
+      raise(symbols.unsupported_error,
+            "the schema of this torch cannot represent the %s of this graph", info.name.c_str());
+    }
+    sink_.begin_union(info, static_cast<size_t>(position));
+  }
+
+  const Schema& schema_;
+  EventSink& sink_;
+};
 
 // The arguments of an encoding call besides the graph; all borrowed.
 struct EncodeContext {
@@ -186,7 +260,6 @@ class GraphEncoder {
   // Writes a CustomObjArgument with `class_fqn` of `spec`. name: null means the name of `spec`.
   void custom_object(PyObject* spec, PyObject* name = nullptr);
   void device(PyObject* device);
-  void tensor_facts(const core::TensorFacts& facts, PyObject* device);
 
   SchemaWriter out_;
   EventSink& sink_;
@@ -212,15 +285,17 @@ Ref encode_program(const Schema& schema, PyObject* graph_module, PyObject* signa
 
 // Returns a program as a document, without the metadata of nodes and without checks.
 schema::Document encode_document(const Schema& schema, PyObject* graph_module, PyObject* signature,
-                                 PyObject* calls, PyObject* facts, const EncodeContext& context);
+                                 PyObject* calls, PyObject* facts, PyObject* objects,
+                                 PyObject* treespec);
 
 // Returns a part of a program as a document. kind (values): "argument" (value, type), "inputs"
 // (described operator, args, kwargs), "node", "outputs", "metadata" (node), "graph" (graph module),
 // "signature", "input_spec", "output_spec", "argument_spec", "call_signature", "call". results:
 // list; gets (name, value) for each value that a node defines. merged: see NodeNames::merged();
 // read and extended.
-schema::Document encode_part(const Schema& schema, const std::string& kind, PyObject* values,
-                             const EncodeContext& context, PyObject* results, PyObject* merged);
+schema::Document encode_part(const Schema& schema, const std::string& kind,
+                             const pybind11::tuple& values, PyObject* objects, PyObject* treespec,
+                             const pybind11::list& results, const pybind11::dict& merged);
 
 // Returns a tensor's metadata, a TensorMeta, as JSON bytes.
 Ref encode_tensor_meta(const Schema& schema, PyObject* tensor);

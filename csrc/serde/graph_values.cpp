@@ -1,7 +1,6 @@
 #include "serde/graph_values.h"
 
 #include <algorithm>
-#include <functional>
 #include <string>
 
 #include "fx/arguments.h"
@@ -13,10 +12,6 @@
 namespace fxpress::serde {
 
 namespace {
-
-uint64_t address(PyObject* object) {
-  return static_cast<uint64_t>(reinterpret_cast<uintptr_t>(object));
-}
 
 uint64_t hash_of(PyObject* name) {
   const Py_hash_t hash = PyObject_Hash(name);
@@ -40,8 +35,7 @@ bool is_value(PyObject* value, Table table, int depth = 0) {
   }
   constexpr int kDeep = 8;
   if ((!PyTuple_Check(value) && !PyList_Check(value)) || depth == kDeep) return false;
-  for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(value); ++i) {
-    PyObject* item = PySequence_Fast_GET_ITEM(value, i);
+  for (PyObject* item : items_of(value)) {
     if (!is_value(item, table_of(item), depth + 1)) return false;
   }
   return true;
@@ -107,7 +101,7 @@ void GraphValues::add_entries(std::vector<Ref> nodes, OperatorTable& operators) 
   for (size_t i = 0; i < nodes.size(); ++i) {
     PyObject* node = nodes[i].get();
     const auto position = static_cast<uint32_t>(i);
-    by_node_.insert(address(node), position, [](uint32_t) { return false; });
+    by_node_.insert(ObjectTable::key(node), position, [](uint32_t) { return false; });
     const core::Op op = fx::parse_op(fx::node_field(node, fx::symbols.node_op).get());
     const Operator* function = nullptr;
     if (op == core::Op::kCallFunction) {
@@ -193,7 +187,7 @@ void GraphValues::verify(const NodeEntry& entry, PyObject* graph) {
 }
 
 uint32_t GraphValues::position_of(PyObject* node) const {
-  return by_node_.find(address(node),
+  return by_node_.find(ObjectTable::key(node),
                        [&](uint32_t position) { return entries[position].node.get() == node; });
 }
 
@@ -252,21 +246,17 @@ void GraphValues::read_call(NodeEntry& entry, PyObject* meta) {
     PyErr_SetObject(PyExc_KeyError, fx::names.val);
     throw_python_error();
   }
-  if (function.kind == OperatorKind::kSchema) return add_schema_results(entry, value);
+  if (function.kind == OperatorKind::kSchema) {
+    const bool is_list = function.returns_single(ReturnKind::kTensorList);
+    if (is_list) return add_list(&entry, entry, "", value, false);
+    return function.returns.size() == 1 ? add_result(entry, value) : add_each(entry, value);
+  }
   if (PyDict_Check(value)) return add_dict(entry, value);
   if (function.kind == OperatorKind::kSpecial) {
     return add_list(&entry, entry, "", value, false);
   }
   if (PyTuple_Check(value)) return add_each(entry, value);
   add_result(entry, value);
-}
-
-void GraphValues::add_schema_results(NodeEntry& entry, PyObject* results) {
-  const Operator& function = *entry.function;
-  if (function.returns_single(ReturnKind::kTensorList))
-    return add_list(&entry, entry, "", results, false);
-  if (function.returns.size() == 1) return add_result(entry, results);
-  add_each(entry, results);
 }
 
 void GraphValues::add_result(NodeEntry& entry, PyObject* value) {

@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "core/flat_map.h"
@@ -123,7 +122,6 @@ class GraphValues {
   void add_list(const NodeEntry* taken_from, const NodeEntry& named_after,
                 const std::string& prefix, PyObject* results, bool skip_none);
   void add_dict(const NodeEntry& entry, PyObject* results);
-  void add_schema_results(NodeEntry& entry, PyObject* results);
 
   struct User {
     Ref index;         // the second argument of getitem

@@ -37,11 +37,6 @@ Py_hash_t kept_hash(PyObject* string) {
   return PyUnicode_Check(string) ? reinterpret_cast<PyASCIIObject*>(string)->hash : -1;
 }
 
-// Sets an attribute without calling __setattr__ of the object's class.
-void set_attribute(PyObject* object, PyObject* name, PyObject* value) {
-  check(PyObject_GenericSetAttr(object, name, value));
-}
-
 // Raises TypeError if a schema class has a base class that is not written in Python: objects are
 // created without calling __new__.
 void check_plain(PyObject* type) {
@@ -382,8 +377,7 @@ class SchemaClasses::Writer : Walk {
     const bool is_of_graph = place.type == &schema_.type(schema::Type::Graph);
     sink_.begin_map();
     const Ref items = pairs_of(object);
-    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(items.get()); ++i) {
-      PyObject* item = PyList_GET_ITEM(items.get(), i);
+    for (PyObject* item : items_of(items.get())) {
       field_ = place;
       sink_.key(Text(PyTuple_GET_ITEM(item, 0)).view());
       if (kept_ != nullptr && is_of_graph) {

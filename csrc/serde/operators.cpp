@@ -6,36 +6,24 @@
 
 namespace fxpress::serde {
 
-namespace {
-
-// Returns item i of a tuple that describe_operator() returned; borrowed.
-PyObject* item(PyObject* tuple, Py_ssize_t i) {
-  return PyTuple_GET_ITEM(tuple, i);
-}
-
-}  // namespace
-
 Operator operator_of(PyObject* described, PyObject* object) {
-  const auto flag = [](PyObject* tuple, Py_ssize_t i) { return item(tuple, i) == Py_True; };
-  Operator result{static_cast<OperatorKind>(to_long(item(described, 0))),
-                  flag(described, 4),
-                  flag(described, 5),
-                  flag(described, 6),
-                  flag(described, 7),
-                  std::string(utf8(item(described, 1))),
+  const auto fields = items_of(described);
+  Operator result{static_cast<OperatorKind>(to_long(fields[0])),
+                  fields[4] == Py_True,
+                  fields[5] == Py_True,
+                  fields[6] == Py_True,
+                  fields[7] == Py_True,
+                  std::string(utf8(fields[1])),
                   Ref::borrow(object),
                   {},
                   {}};
-  PyObject* arguments = item(described, 2);
-  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(arguments); ++i) {
-    PyObject* argument = item(arguments, i);
-    result.arguments.push_back({std::string(utf8(item(argument, 0))), flag(argument, 1),
-                                flag(argument, 2), flag(argument, 3),
-                                Ref::borrow(item(argument, 4))});
+  for (PyObject* argument : items_of(fields[2])) {
+    const auto parts = items_of(argument);
+    result.arguments.push_back({std::string(utf8(parts[0])), parts[1] == Py_True,
+                                parts[2] == Py_True, parts[3] == Py_True, Ref::borrow(parts[4])});
   }
-  PyObject* returns = item(described, 3);
-  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(returns); ++i) {
-    result.returns.push_back(static_cast<ReturnKind>(to_long(item(returns, i))));
+  for (PyObject* kind : items_of(fields[3])) {
+    result.returns.push_back(static_cast<ReturnKind>(to_long(kind)));
   }
   return result;
 }
@@ -50,9 +38,9 @@ const Operator& OperatorTable::get(PyObject* target) {
 const Operator& OperatorTable::get(std::string_view text, PyObject* resolve) {
   if (const auto known = by_text_.find(text); known != by_text_.end()) return *known->second;
   const Ref resolved = call(resolve, new_text(text));
-  PyObject* target = item(resolved.get(), 0);
-  const Operator& found =
-      operators_.get(target, [&] { return operator_of(item(resolved.get(), 1), target); });
+  PyObject* target = PyTuple_GET_ITEM(resolved.get(), 0);
+  PyObject* described = PyTuple_GET_ITEM(resolved.get(), 1);
+  const Operator& found = operators_.get(target, [&] { return operator_of(described, target); });
   by_text_.emplace(text, &found);
   return found;
 }

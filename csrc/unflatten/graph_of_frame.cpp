@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <string>
 
 #include "core/characters.h"
 #include "core/check.h"
@@ -263,12 +262,8 @@ PyObject* FrameWriter::write_root_output(fx::GraphWriter& writer, PlannedId id) 
 
 PyObject* FrameWriter::write_output(fx::GraphWriter& writer, PlannedId id) {
   const auto inputs = inputs_of(id);
-  Ref value;
-  if (inputs.size() == 1) {
-    value = Ref::borrow(inputs[0]);
-  } else {
-    value = Ref::steal(PySequence_List(new_tuple(inputs).get()));
-  }
+  const Ref value = inputs.size() == 1 ? Ref::borrow(inputs[0])
+                                       : Ref::steal(PySequence_List(new_tuple(inputs).get()));
   return writer.output(value.get(), [](PyObject* node) { return node; }, name_[id.value()]);
 }
 
@@ -296,19 +291,25 @@ PyObject* FrameWriter::write_item(fx::GraphWriter& writer, PlannedId id, Ref key
                         std::move(meta));
 }
 
+// Returns the values as an immutable dict with these keys. There may be more values than keys.
+Ref FrameWriter::keyword_arguments(const std::vector<StringId>& keys,
+                                   std::span<PyObject* const> values) const {
+  const Ref dict = Ref::steal(PyDict_New());
+  for (size_t i = 0; i < keys.size(); ++i) {
+    const Ref key = new_string(plan_.program.strings.text(keys[i]));
+    check(PyDict_SetItem(dict.get(), key.get(), values[i]));
+  }
+  return call(fx::symbols.immutable_dict_type, dict);
+}
+
 // Writes tree_flatten_spec((args, kwargs), spec).
 PyObject* FrameWriter::write_flatten_inputs(fx::GraphWriter& writer, PlannedId id) {
   const CallSignature& signature = signature_of(planned(id));
   const auto inputs = inputs_of(id);
   const std::span<PyObject* const> all(inputs);
   const Ref args = new_tuple(all.first(signature.positional));
-  const Ref kwargs = Ref::steal(PyDict_New());
-  for (size_t i = 0; i < signature.keywords.size(); ++i) {
-    const Ref key = new_string(plan_.program.strings.text(signature.keywords[i]));
-    check(PyDict_SetItem(kwargs.get(), key.get(), all[signature.positional + i]));
-  }
-  const Ref immutable = call(fx::symbols.immutable_dict_type, kwargs);
-  const Ref both = Ref::steal(PyTuple_Pack(2, args.get(), immutable.get()));
+  const Ref kwargs = keyword_arguments(signature.keywords, all.subspan(signature.positional));
+  const Ref both = Ref::steal(PyTuple_Pack(2, args.get(), kwargs.get()));
   return write_function(writer, id, fx::symbols.tree_flatten_spec,
                         Ref::steal(PyTuple_Pack(2, both.get(), all.back())), inputs, {});
 }
@@ -363,15 +364,8 @@ PyObject* FrameWriter::write_call(fx::GraphWriter& writer, PlannedId id) {
   }
   arguments.insert(arguments.end(), own.begin(), own.begin() + static_cast<ptrdiff_t>(positional));
   Ref args = new_tuple(arguments);
-  Ref kwargs = Ref::borrow(fx::no_kwargs);
-  if (!keywords.empty()) {
-    const Ref dict = Ref::steal(PyDict_New());
-    for (size_t i = 0; i < keywords.size(); ++i) {
-      const Ref key = new_string(plan_.program.strings.text(keywords[i]));
-      check(PyDict_SetItem(dict.get(), key.get(), own[positional + i]));
-    }
-    kwargs = call(fx::symbols.immutable_dict_type, dict);
-  }
+  Ref kwargs = keywords.empty() ? Ref::borrow(fx::no_kwargs)
+                                : keyword_arguments(keywords, std::span(own).subspan(positional));
 
   // A call with a preserved signature has no meta["val"]: items of its flattened result have it.
   Ref meta;
@@ -380,11 +374,8 @@ PyObject* FrameWriter::write_call(fx::GraphWriter& writer, PlannedId id) {
   } else if (callee.outputs.size() == 1) {
     meta = value_meta(value_of(callee.outputs[0]));
   } else {
-    const Ref values = Ref::steal(PyList_New(0));
-    for (NodeId output : callee.outputs) {
-      check(PyList_Append(values.get(), value_of(output).get()));
-    }
-    meta = value_meta(Ref::borrow(values.get()));
+    meta = value_meta(
+        make_list(callee.outputs.size(), [&](size_t i) { return value_of(callee.outputs[i]); }));
   }
   if (node.custom != 0) {
     check(

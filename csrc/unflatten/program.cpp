@@ -190,11 +190,8 @@ class ProgramReader {
     for (uint32_t i = 0; i < source_.size(); ++i) {
       if (source_.ops[i] != Op::kOutput) expect_arguments(node(NodeId(i)));
     }
-    if (drop_dead_code) {
-      dead_ = fx::find_dead_nodes(program_.source);
-    } else {
-      dead_.assign(source_.size(), 0);
-    }
+    dead_ = drop_dead_code ? fx::find_dead_nodes(program_.source)
+                           : std::vector<uint8_t>(source_.size(), 0);
     read_names();
     group_mutations();
     for (uint32_t i = 0; i < source_.size(); ++i) {

@@ -1,8 +1,6 @@
 // Assigns the values of a program's state to names, and decides which values are copied.
 #pragma once
 
-#include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include "core/string_pool.h"

@@ -1,6 +1,7 @@
 #include "unflatten/unflatten.h"
 
-#include <algorithm>
+#include <pybind11/stl.h>
+
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -13,6 +14,8 @@
 #include "py/gc_pause.h"
 
 namespace fxpress::unflatten {
+
+namespace py = pybind11;
 
 using core::Op;
 
@@ -301,13 +304,13 @@ class Unflattener {
   // In Python, a signature is (call name, inputs, outputs, number of positional arguments,
   // keywords, in_spec, out_spec).
   void read_signatures() {
-    for (const pybind11::handle source : pybind11::handle(source_.signatures)) {
-      const auto fields = source.cast<pybind11::tuple>();
+    for (const py::handle source : py::handle(source_.signatures)) {
+      const auto fields = source.cast<py::tuple>();
       CallSignature call;
       call.inputs = read_leaves(fields[1]);
       call.outputs = read_leaves(fields[2]);
       call.positional = fields[3].cast<uint32_t>();
-      for (const pybind11::handle keyword : fields[4]) call.keywords.push_back(intern(keyword));
+      for (const py::handle keyword : fields[4]) call.keywords.push_back(intern(keyword));
       signature_of_[intern(fields[0]).value()] = static_cast<uint32_t>(signatures_.calls.size());
       signatures_.calls.push_back(std::move(call));
       signatures_.in_specs.push_back(borrow(fields[5]));
@@ -316,14 +319,14 @@ class Unflattener {
   }
 
   // In Python, a leaf is (name, None) or ("", (constant,)).
-  std::vector<SignatureLeaf> read_leaves(const pybind11::handle& sources) {
+  std::vector<SignatureLeaf> read_leaves(const py::handle& sources) {
     std::vector<SignatureLeaf> leaves;
-    for (const pybind11::handle source : sources) {
-      const auto fields = source.cast<pybind11::tuple>();
+    for (const py::handle source : sources) {
+      const auto fields = source.cast<py::tuple>();
       SignatureLeaf leaf;
       if (!fields[1].is_none()) {
         leaf.constant = core::ObjectId(signatures_.constants.size());
-        signatures_.constants.push_back(borrow(fields[1].cast<pybind11::tuple>()[0]));
+        signatures_.constants.push_back(borrow(fields[1].cast<py::tuple>()[0]));
       } else {
         leaf.name = intern(fields[0]);
         leaf.node = program_.node_named(leaf.name);
@@ -333,10 +336,8 @@ class Unflattener {
     return leaves;
   }
 
-  StringId intern(const pybind11::handle& text) {
-    return strings().intern(text.cast<std::string>());
-  }
-  static Ref borrow(const pybind11::handle& object) { return Ref::borrow(object.ptr()); }
+  StringId intern(const py::handle& text) { return strings().intern(text.cast<std::string>()); }
+  static Ref borrow(const py::handle& object) { return Ref::borrow(object.ptr()); }
 
   bool is_recomputable(NodeId node) const {
     PyObject* target = program_.target(node);
@@ -418,7 +419,7 @@ class Unflattener {
 
 }  // namespace
 
-Unflattened unflatten(const UnflattenSource& source, PyObject* root) {
+py::tuple unflatten(const UnflattenSource& source, PyObject* root) {
   Unflattener unflattener(source, true);
   unflattener.outline();
   unflattener.move_attributes();
@@ -427,38 +428,42 @@ Unflattened unflatten(const UnflattenSource& source, PyObject* root) {
   unflattener.arrange();
   const GcPause pause;
   write_modules(unflattener.plan(), root);
-  FlatProgram& program = unflattener.program();
-  return {std::move(program.root_type), std::move(program.cuts)};
+  const FlatProgram& program = unflattener.program();
+  py::list cuts;
+  for (const CutStack& cut : program.cuts) {
+    cuts.append(py::make_tuple(py::handle(cut.node), cut.paths, cut.dropped));
+  }
+  return py::make_tuple(py::handle(program.root_type.get()), cuts);
 }
 
-Outlined outline_submodules(const UnflattenSource& source, PyObject* root) {
+py::tuple outline_submodules(const UnflattenSource& source, PyObject* root) {
   Unflattener unflattener(source, false);
   unflattener.outline();
   const GcPause pause;
   const WrittenModules written = write_modules(unflattener.plan(), root);
-  Outlined result;
   const Outline& outline = unflattener.result();
-  const auto text = [&](StringId id) { return new_string(unflattener.strings().text(id)); };
-  const auto object = [&](ModuleId module) {
-    return Ref::borrow(written.modules[module.value()].get());
-  };
+  const auto text = [&](StringId id) { return py::str(unflattener.strings().text(id)); };
+  const auto object = [](const Ref& known) { return py::handle(known ? known.get() : Py_None); };
+  const auto module = [&](ModuleId id) { return object(written.modules[id.value()]); };
+  py::list calls;
   for (size_t i = 0; i < outline.keys.size(); ++i) {
     for (FrameId id : outline.calls[i]) {
       const CallFrame& frame = outline.frames[id.value()];
       const CallFrame& caller = outline.frames[frame.parent.value()];
-      result.calls.push_back({text(outline.keys[i]), text(caller.path), object(caller.module),
-                              Ref::borrow(written.call_nodes[id.value()].get()), text(frame.path),
-                              frame.call_index + 1, object(frame.module)});
+      calls.append(py::make_tuple(text(outline.keys[i]), text(caller.path), module(caller.module),
+                                  object(written.call_nodes[id.value()]), text(frame.path),
+                                  frame.call_index + 1, module(frame.module)));
     }
   }
+  py::list attributes;
   for (const CallFrame& frame : outline.frames) {
     for (NodeId node : frame.get_attrs) {
-      result.attributes.push_back({text(frame.call_name),
-                                   Ref::borrow(unflattener.program().target(node)),
-                                   object(frame.module)});
+      attributes.append(py::make_tuple(text(frame.call_name),
+                                       py::handle(unflattener.program().target(node)),
+                                       module(frame.module)));
     }
   }
-  return result;
+  return py::make_tuple(calls, attributes);
 }
 
 }  // namespace fxpress::unflatten

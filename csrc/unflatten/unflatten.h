@@ -24,36 +24,16 @@ struct UnflattenSource {
   bool drop_dead_code;  // leave out nodes without effect or user
 };
 
-struct Unflattened {
-  Ref root_type;               // the root's class in nn_module_stack, or None
-  std::vector<CutStack> cuts;  // stacks that were cut; nodes are borrowed from the graph
-};
+// Fills `root`, whose graph is empty, and changes nothing else. Returns (the root's class in
+// nn_module_stack or None, [(CutStack::node, paths, dropped) of each cut stack]). Raises torch's
+// errors for broken programs, with the node in the message.
+pybind11::tuple unflatten(const UnflattenSource& source, PyObject* root);
 
-// Fills `root`, whose graph is empty, and changes nothing else. Raises torch's errors for broken
-// programs, with the node in the message.
-Unflattened unflatten(const UnflattenSource& source, PyObject* root);
-
-// A call of a module, as torch's _SubmoduleEntry describes it.
-struct OutlinedCall {
-  Ref key;          // identifies the module object
-  Ref caller_path;  // path of the caller
-  Ref caller;       // the calling module
-  Ref call_node;    // node of the call in the caller's graph
-  Ref path;         // path of the module
-  uint32_t number;  // number of the call, from 1
-  Ref module;       // the module
-};
-struct OutlinedAttribute {
-  Ref call_name;  // call name of the module
-  Ref target;     // target of a get_attr node in the module's graph
-  Ref module;     // the module with this call name
-};
-struct Outlined {
-  std::vector<OutlinedCall> calls;
-  std::vector<OutlinedAttribute> attributes;
-};
-
-// Like unflatten(), but does not add state to the modules, merge calls or sort children.
-Outlined outline_submodules(const UnflattenSource& source, PyObject* root);
+// Like unflatten(), but does not add state to the modules, merge calls or sort children. Returns
+// (calls, attributes). A call has the fields of torch's _SubmoduleEntry: (key of the module object,
+// path of the caller, the calling module, node of the call in the caller's graph, path of the
+// module, number of the call from 1, the module). An attribute is (call name of a module, target of
+// a get_attr node in the module's graph, the module).
+pybind11::tuple outline_submodules(const UnflattenSource& source, PyObject* root);
 
 }  // namespace fxpress::unflatten

@@ -1,7 +1,6 @@
 // Creates modules from an outline. Graphs, children and state are created once, in final form.
 #pragma once
 
-#include <string>
 #include <vector>
 
 #include "fx/writer.h"
@@ -83,6 +82,9 @@ class FrameWriter {
   PyObject* write_function(fx::GraphWriter& writer, core::PlannedId id, PyObject* function,
                            Ref args, std::span<PyObject* const> inputs, Ref meta);
   PyObject* write_item(fx::GraphWriter& writer, core::PlannedId id, Ref key, Ref meta);
+
+  Ref keyword_arguments(const std::vector<core::StringId>& keys,
+                        std::span<PyObject* const> values) const;
 
   const PlannedNode& planned(core::PlannedId id) const { return plan_.outline.node(id); }
   const CallSignature& signature_of(const PlannedNode& node) const;

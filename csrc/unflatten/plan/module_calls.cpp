@@ -1,7 +1,5 @@
 #include "unflatten/plan/module_calls.h"
 
-#include <algorithm>
-
 #include "unflatten/plan/module_tree.h"
 
 namespace fxpress::unflatten {

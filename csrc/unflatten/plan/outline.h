@@ -13,7 +13,6 @@
 #include <unordered_map>
 #include <vector>
 
-#include "core/flat_map.h"
 #include "core/graph.h"
 #include "unflatten/plan/module_calls.h"
 #include "unflatten/plan/module_tree.h"
