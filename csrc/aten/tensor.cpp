@@ -27,7 +27,7 @@ The copy is None for a value that `clone()` does not copy byte by byte.)");
         "Return a tensor on the meta device with the sizes, strides and offset of `pattern`.");
   m.def(
       "fake_result",
-      [](py::handle fake, const std::optional<at::Tensor>& base, std::optional<int> creation,
+      [](py::handle fake, const std::optional<at::Tensor>& base,
          const std::optional<at::Tensor>& edge,
          std::optional<std::tuple<c10::SymInt, std::vector<c10::SymInt>, std::vector<c10::SymInt>,
                                   c10::SymInt>>
@@ -36,17 +36,14 @@ The copy is None for a value that `clone()` does not copy byte by byte.)");
         std::optional<tensor::Numbers> given;
         if (numbers) given = std::make_from_tuple<tensor::Numbers>(std::move(*numbers));
         return py::reinterpret_steal<py::object>(
-            tensor::fake_result(fake.ptr(), base, creation, edge, given, protects));
+            tensor::fake_result(fake.ptr(), base, edge, given, protects));
       },
-      "fake"_a, "base"_a, "creation"_a, "edge"_a, "numbers"_a, "protects"_a,
+      "fake"_a, "base"_a, "edge"_a, "numbers"_a, "protects"_a,
       R"(Return a copy of a fake tensor, without its Python attributes.
 
 The copy has the storage of `base` or, if it is None, a new storage, and the gradient edge of `edge`.
-If `creation` is torch's CreationMeta, it is a view of `base` for autograd; if -1, it shares the
-version counter of `base`. numbers: (bytes of a new storage, sizes, strides, offset), which must
-equal the numbers of `fake`; None: as in `fake`.)");
-  m.def("creation_of_view", tensor::creation_of_view, "tensor"_a,
-        "Return the CreationMeta of a tensor that is a view for autograd, else None.");
+numbers: (bytes of a new storage, sizes, strides, offset), which must equal the numbers of `fake`;
+None: as in `fake`.)");
   m.def("known_layout", tensor::known_layout, "tensor"_a,
         "Return a bit for each fact about a symbolic layout that torch has computed and cached.");
   m.def(

@@ -6,7 +6,6 @@
 #include <torch/csrc/Dtype.h>
 #include <torch/csrc/DynamicTypes.h>
 #include <torch/csrc/Exceptions.h>
-#include <torch/csrc/autograd/VariableTypeUtils.h>
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/autograd/variable.h>
 
@@ -77,13 +76,13 @@ void* fake_like(void* object, void* storage, bool protects) {
 }
 
 PyObject* fake_result(PyObject* fake, const std::optional<at::Tensor>& base,
-                      std::optional<int> creation, const std::optional<at::Tensor>& edge,
-                      const std::optional<Numbers>& numbers, bool protects) {
+                      const std::optional<at::Tensor>& edge, const std::optional<Numbers>& numbers,
+                      bool protects) {
   const c10::impl::ExcludeDispatchKeyGuard no_python(c10::python_ks);
   std::optional<at::Storage> storage;
   if (base) storage = base->storage();
   if (!base && numbers) storage = make_storage(numbers->bytes);
-  at::Tensor made = like_pattern(THPVariable_Unpack(fake), storage);
+  const at::Tensor made = like_pattern(THPVariable_Unpack(fake), storage);
   if (numbers) {
     auto& shape = Protected::shape_of(*made.unsafeGetTensorImpl());
     shape.sizes_ = c10::SymDimVector(numbers->sizes.begin(), numbers->sizes.end());
@@ -91,23 +90,9 @@ PyObject* fake_result(PyObject* fake, const std::optional<at::Tensor>& base,
     shape.storage_offset_ = numbers->offset;
     shape.refresh_numel();
   }
-  if (base && creation == kDetached) {
-    torch::autograd::impl::set_version_counter(made, torch::autograd::impl::version_counter(*base));
-  } else if (base && creation) {
-    made = torch::autograd::as_view(*base, made, /*is_bw_differentiable=*/true,
-                                    /*is_fw_differentiable=*/true, /*view_func=*/nullptr,
-                                    /*rev_view_func=*/nullptr,
-                                    static_cast<torch::autograd::CreationMeta>(*creation));
-  }
   make_fake(made, protects);
   if (edge) share_gradient_edge(made, *edge);
   return THPVariable_Wrap(made, Py_TYPE(fake));
-}
-
-std::optional<int> creation_of_view(const at::Tensor& tensor) {
-  const auto* view = torch::autograd::impl::get_view_autograd_meta(tensor);
-  if (view == nullptr || !view->has_bw_view()) return std::nullopt;
-  return static_cast<int>(view->get_creation_meta());
 }
 
 int known_layout(const at::Tensor& tensor) {

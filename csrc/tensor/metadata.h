@@ -26,19 +26,13 @@ struct Numbers {
   c10::SymInt offset;
 };
 
-inline constexpr int kDetached = -1;
-
-// Returns a copy of a fake tensor with the storage of `base`, or with a new storage. If `creation`
-// is a CreationMeta of torch, the copy is a view of `base` for autograd; if it is kDetached, the
-// copy only shares the version counter of `base`. `edge` has the gradient edge of the copy.
-// Symbolic `numbers` must equal the numbers of `fake`. The copy keeps torch's cached facts about
-// the layout of `fake`, except the number of elements, which is computed again.
+// Returns a copy of a fake tensor with the storage of `base`, or with a new storage. `edge` has the
+// gradient edge of the copy. Symbolic `numbers` must equal the numbers of `fake`. The copy keeps
+// torch's cached facts about the layout of `fake`, except the number of elements, which is computed
+// again.
 PyObject* fake_result(PyObject* fake, const std::optional<at::Tensor>& base,
-                      std::optional<int> creation, const std::optional<at::Tensor>& edge,
-                      const std::optional<Numbers>& numbers, bool protects);
-
-// Returns the CreationMeta of a tensor that is a view for autograd, else nullopt.
-std::optional<int> creation_of_view(const at::Tensor& tensor);
+                      const std::optional<at::Tensor>& edge, const std::optional<Numbers>& numbers,
+                      bool protects);
 
 // Returns a bit for each fact about the layout of a tensor with symbolic sizes that torch has
 // computed and cached, such as whether the tensor is contiguous.

@@ -8,7 +8,6 @@ traces, the generated code, and the graph of `ExportedProgram.module`.
 
 from __future__ import annotations
 
-import contextlib
 from typing import Any
 
 from fxpress._torch.probes import component
@@ -20,7 +19,6 @@ with component("export"):
     from fxpress._base.frame_space import with_space
     from fxpress._graphs.export.unlift import _unlift_exported_program_lifted_states, module
     from fxpress._graphs.trace.blocks import fast_tracing
-    from fxpress._graphs.trace.operator_results import RestartError
     from fxpress._torch import native_tables
     from fxpress._torch.deferred_code import deferring
     from fxpress._torch.tracing import trace_for_training
@@ -45,8 +43,5 @@ def _export_for_training(*args: Any, **kwargs: Any) -> ExportedProgram:
         >>> fxpress.graph_hash(again) == fxpress.graph_hash(program)
         True
     """
-    with deferring(), _native.RareCollections():
-        with contextlib.suppress(RestartError), fast_tracing():
-            return trace_for_training(*args, **kwargs)
-        with fast_tracing(repeats=False):
-            return trace_for_training(*args, **kwargs)
+    with fast_tracing(), deferring(), _native.RareCollections():
+        return trace_for_training(*args, **kwargs)

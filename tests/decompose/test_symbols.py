@@ -271,6 +271,20 @@ def test_d38_any_names_of_families(family: str, table: str) -> None:
     )
 
 
+def test_returned_views_whose_size_is_a_constant() -> None:
+    """torch adds a guard, which decides whether the view is its entire base."""
+
+    class First(nn.Module):
+        def forward(self, x: Tensor) -> Any:
+            return (x + 1)[:2], x.sin().narrow(0, 0, 3)
+
+    def exported() -> ExportedProgram:
+        return export(First(), (torch.randn(5, 4),), dynamic_shapes=({0: Dim.AUTO},))
+
+    assert_equal_except_names(exported)
+    assert assert_fresh_as_torch(exported, instantiated=False)._guards_code
+
+
 def test_d38_other_blocks_and_programs() -> None:
     """Programs outside the block, and on its ShapeEnv, get names of full traces."""
     expected = _names(of_attention().run_decompositions())

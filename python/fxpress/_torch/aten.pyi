@@ -30,12 +30,10 @@ def like_pattern(pattern: torch.Tensor, storage: torch.UntypedStorage | None) ->
 def fake_result(
     fake: torch.Tensor,
     base: torch.Tensor | None,
-    creation: int | None,
     edge: torch.Tensor | None,
     numbers: tuple[Any, Sequence[Any], Sequence[Any], Any] | None,
     protects: bool,
 ) -> Any: ...
-def creation_of_view(tensor: torch.Tensor) -> int | None: ...
 def known_layout(tensor: torch.Tensor) -> int: ...
 def call_digest(
     mode: Any, fake_class: type, args: Sequence[Any], kwargs: dict[str, Any]

@@ -11,11 +11,10 @@ try:
     from fxpress._torch import aten
 
     call_digest: Any = aten.call_digest
-    creation_of_view: Any = aten.creation_of_view
     fake_result: Any = aten.fake_result
     known_layout: Any = aten.known_layout
 except ImportError:  # fxpress has no `_aten` extension for this torch
-    call_digest = creation_of_view = fake_result = known_layout = None
+    call_digest = fake_result = known_layout = None
 
 make_subclass = torch.Tensor._make_subclass
 protect_data = torch._C._set_throw_on_mutable_data_ptr

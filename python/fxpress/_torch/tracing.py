@@ -53,12 +53,13 @@ TRACK_TENSOR = (proxy_tensor, "track_tensor")
 RUN_NODE = (symbolic_shapes.PropagateUnbackedSymInts, "run_node")
 MAKE_PLACEHOLDERS = (Tracer, "create_args_for_root")
 FIND_UNBACKED = (symbolic_shapes, "_free_unbacked_symbols_with_path")
-RUN_BACKWARD = (torch.autograd, "_engine_run_backward")
 CACHE_KEY = (FakeTensorMode, "_cache_key")
 FAKE_OF_CACHE = (FakeTensorMode, "_get_output_tensor_from_cache_entry")
 
-DETACH = torch.ops.aten.detach.default
-
+_ATTENTION_BACKENDS = [
+    getattr(torch._C, f"_get_{name}_sdp_enabled")
+    for name in ("flash", "mem_efficient", "math", "cudnn", "overrideable")
+]
 _TAGS = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
 # Operators that make_fx traces as other operators, or does not trace.
 _SPECIAL = (
@@ -170,6 +171,11 @@ def count_hits(number: int) -> None:
 def default_dtype_and_device() -> tuple[torch.dtype, torch.device]:
     """Return the defaults on which results of operators depend."""
     return torch.get_default_dtype(), torch._C._get_default_device()
+
+
+def attention_backends() -> tuple[Any, ...]:
+    """Return which kernels of scaled_dot_product_attention are enabled."""
+    return tuple([is_enabled() for is_enabled in _ATTENTION_BACKENDS])
 
 
 def has_one_dispatch_mode() -> bool:

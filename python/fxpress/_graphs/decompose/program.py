@@ -53,12 +53,15 @@ def check_outputs(plan: Plan, symbols: Symbols) -> None:
     If the program returns a view of a tensor that it computed, torch checks whether the view is the
     entire tensor. The check adds a guard if the answer depends on the values of symbols.
     """
+    if not sizes.has_symbols(symbols.shape_env):
+        return
     returned = [v for v in pytree.tree_leaves(plan.output) if type(v) is Value]
-    wanted = {value.storage for value in returned if value.facts.is_symbolic}
-    bases = dict(_bases(plan, wanted)) if wanted else {}
+    bases = dict(_bases(plan, {value.storage for value in returned}))
     for value in returned:
         base = bases.get(value.storage)
-        if base is not None and not _is_decided(symbols.facts(value.facts), symbols.facts(base)):
+        if base is None or not (value.facts.is_symbolic or base.is_symbolic):
+            continue
+        if not _is_decided(symbols.facts(value.facts), symbols.facts(base)):
             raise UnsafeError(
                 "the program returns a view; symbols decide whether the view covers its entire base"
             )

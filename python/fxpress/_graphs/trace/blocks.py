@@ -22,7 +22,6 @@ from fxpress._torch.tracing import (
     FAKE_OF_CACHE,
     FIND_UNBACKED,
     MAKE_PLACEHOLDERS,
-    RUN_BACKWARD,
     RUN_NODE,
     SET_META,
     TRACK_TENSOR,
@@ -36,7 +35,6 @@ from fxpress._torch.tracing import (
 class _Trace(threading.local):
     """The state of this thread's innermost block of `fast_tracing`."""
 
-    operators: OperatorResults
     calls: ProxyCalls
     captured: Captured
     keys: CacheKeys
@@ -86,11 +84,6 @@ def _cache_key(original: Any, *args: Any, **kwargs: Any) -> Any:
     return _trace.keys.find(original, *args, **kwargs)
 
 
-def _run_backward(original: Any, *args: Any, **kwargs: Any) -> Any:
-    _trace.operators.before_backward()
-    return original(*args, **kwargs)
-
-
 def _is_strided(metadata: Any) -> bool:
     return metadata.layout is torch.strided and not (metadata.is_conj or metadata.is_neg)
 
@@ -119,24 +112,19 @@ _REPLACEMENTS = (
     Replacement(*CACHE_KEY, _cache_key),
     Replacement(*FAKE_OF_CACHE, _fake_of_cache),
     Replacement(*FIND_UNBACKED, _find_unbacked),
-    Replacement(*RUN_BACKWARD, _run_backward),
 )
 
 
 @contextlib.contextmanager
-def fast_tracing(*, repeats: bool = True) -> Iterator[None]:
-    """Make this thread's traces faster within the block, with the same resulting graphs.
-
-    If `repeats` is true, the block raises RestartError before the traced code computes gradients.
-    """
+def fast_tracing() -> Iterator[None]:
+    """Make this thread's traces faster within the block, with the same resulting graphs."""
     if is_watched():
         yield
         return
     outer = dict(vars(_trace))
     _trace.fakes = Fakes()
     _trace.inputs = Inputs(_trace.fakes)
-    _trace.operators = OperatorResults(_trace.fakes, repeats=repeats)
-    _trace.calls = ProxyCalls(_trace.fakes, _trace.operators.run)
+    _trace.calls = ProxyCalls(_trace.fakes, OperatorResults(_trace.fakes).run)
     _trace.captured = Captured(_trace.fakes, _trace.calls)
     _trace.keys = CacheKeys()
     try:

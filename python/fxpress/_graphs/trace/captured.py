@@ -68,6 +68,15 @@ class _Recipe(NamedTuple):
     result: Any  # with an Index in place of each tensor
     is_symbolic: bool
 
+    def has_views(self) -> bool:
+        """Return whether a result of an operator shares the storage of another tensor."""
+        results = [step.result for step in self.steps]
+        return any(t.base is not None for each in results for t in _tensors(each))
+
+
+def _tensors(result: Any) -> list[Result]:
+    return [result] if type(result) is Result else [t for each in result for t in _tensors(each)]
+
 
 class Captured:
     """Runs the calls of captured graphs, in one trace at a time."""
@@ -124,7 +133,9 @@ class Captured:
         if compat.cache_counts()[0] == misses:  # else, later calls may have other storages
             with compat.DisableTorchFunction():
                 recipe = recording.recipe(result)
-            self._recipes[key] = recipe
+            # Autograd does not see that an instantiated view is a view, so it would miss a write.
+            is_safe = recipe is not None and not (self._writes and recipe.has_views())
+            self._recipes[key] = recipe if is_safe else None
         return result
 
     def _begin(self, tracer: Any, graph: Graph) -> None:
@@ -261,7 +272,7 @@ class _Recording:
         if self._is_spoiled:
             return
         try:
-            described = self._values.result(result, self._steps[-1].function)
+            described = self._values.result(result)
         except NotRepeatableError:
             self._is_spoiled = True
             return

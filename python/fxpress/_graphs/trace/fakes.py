@@ -81,7 +81,6 @@ class Fakes:
         pattern: Any,
         base: Any,
         *,
-        creation: int | None = None,
         edge: Any = None,
         numbers: tuple[Any, Any, Any] | None = None,
     ) -> Any:
@@ -89,8 +88,6 @@ class Fakes:
 
         Args:
             base: the tensor whose storage the result has; None: a new storage.
-            creation: torch's CreationMeta if the result is a view of `base` for autograd; -1 if it
-                is `base` detached.
             edge: a tensor with the result's gradient edge; None: no gradients.
             numbers: sizes, strides and offset of a result with symbolic ints.
         """
@@ -100,7 +97,7 @@ class Fakes:
             if numbers is not None:
                 size = another_number(pattern.untyped_storage().nbytes()) if base is None else 0
                 given = (size, *numbers)
-            made = fake_result(pattern, base, creation, edge, given, protects_data(attributes))
+            made = fake_result(pattern, base, edge, given, protects_data(attributes))
         vars(made).update(attributes)
         return made
 

@@ -2,7 +2,7 @@
 
 torch runs a call of an operator through its dispatcher, autograd, Python decompositions and the
 cache of fake tensors. The result depends on the metadata of the arguments, so fxpress creates the
-results of later equal calls as copies.
+results of later equal calls as copies, unless they are views or require gradients.
 """
 
 from __future__ import annotations
@@ -25,10 +25,6 @@ from fxpress._torch.fakes import call_digest, fake_result
 from fxpress._torch.origins import BUILTIN, user_kernel
 
 
-class RestartError(BaseException):
-    """Raised if the traced code computes gradients: repeated calls are not in autograd's graph."""
-
-
 class _Call(NamedTuple):
     """A call of an operator without symbolic sizes, and the tensors among its arguments."""
 
@@ -48,21 +44,14 @@ class _Known(NamedTuple):
 class OperatorResults:
     """Runs the operators of one trace at a time."""
 
-    def __init__(self, fakes: Fakes, *, repeats: bool) -> None:
+    def __init__(self, fakes: Fakes) -> None:
         self._fakes = fakes
-        self._repeats = repeats and fake_result is not None
         self._begin(None)
 
     def _begin(self, tracer: Any) -> None:
         self._tracer = tracer
         self._known: dict[Any, _Known | None] = {}
-        self._has_repeated = False
-        self._is_allowed = self._repeats and not user_kernel()
-
-    def before_backward(self) -> None:
-        """Raise RestartError if a call was repeated."""
-        if self._has_repeated:
-            raise RestartError
+        self._is_allowed = fake_result is not None and not user_kernel()
 
     def run(self, tracer: Any, function: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """Return the result of an operator: by torch, or equal to the result of an equal call."""
@@ -90,8 +79,9 @@ class OperatorResults:
                 with contextlib.suppress(NotRepeatableError):
                     owner = (function, call.inputs[0].fake_mode)
                     same = [i for i, each in enumerate(call.inputs) if each is result]
-                    described = Index(same[0]) if same else values.result(result, function)
-                    self._known[call.key] = _Known(described, gradients, hits, owner)
+                    described = Index(same[0]) if same else values.result(result)
+                    if same or _is_new(result, call.inputs):
+                        self._known[call.key] = _Known(described, gradients, hits, owner)
         return result
 
     def _call(self, state: Any, function: Any, args: Any, kwargs: dict[str, Any]) -> _Call | None:
@@ -100,21 +90,22 @@ class OperatorResults:
         inputs: list[Any] = []
         for each in (*args, *kwargs.values()):
             inputs += filter(_is_fake, each if type(each) in (list, tuple) else (each,))
-        # Constants are written when they are created. Autograd's graph keeps them alive for torch.
+        # A constant has been written: torch may keep its fake tensor for a longer time.
         if not inputs or any(each.is_inference() or each._version for each in inputs):
             return None
+        if state.gradients and any(each.requires_grad for each in inputs):
+            return None  # a copy of the result would not be in autograd's graph
         mode = inputs[0].fake_mode
         digest = call_digest(mode, compat.FakeTensor, args, kwargs)
         if digest is None:
             return None
-        defaults = compat.default_dtype_and_device()
-        return _Call((id(function), id(mode), state, defaults, digest), inputs)
+        settings = (*compat.default_dtype_and_device(), *compat.attention_backends())
+        return _Call((id(function), id(mode), state, settings, digest), inputs)
 
     def _repeat(self, known: _Known, call: _Call) -> Any:
         if type(known.result) is Index:
             return call.inputs[known.result.number]
         values = RepeatedValues(self._fakes, call.inputs, ())
-        self._has_repeated = True
         compat.count_gradients(known.gradients)
         compat.count_hits(known.hits)
         return mapped(known.result, (Result,), values.create)
@@ -124,6 +115,16 @@ def _state(tracer: Any, inputs: Sequence[Any]) -> Any:
     """Return what a call changes if it adds nodes, calls torch's functions, or writes to inputs."""
     versions = [each._version for each in inputs]
     return len(tracer.graph.nodes), dict(tracer.torch_fn_counts), compat.autograd_state(), versions
+
+
+def _is_new(result: Any, inputs: Sequence[Any]) -> bool:
+    """Return whether the tensors of a result are neither views nor in autograd's graph."""
+    if type(result) in (list, tuple):
+        return all(_is_new(each, inputs) for each in result)
+    storage = result.untyped_storage()._cdata
+    if any(storage == each.untyped_storage()._cdata for each in inputs):
+        return False
+    return not (result.requires_grad or result._is_view())
 
 
 def _is_fake(value: Any) -> bool:

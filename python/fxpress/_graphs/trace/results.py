@@ -13,7 +13,7 @@ from torch.fx.immutable_collections import immutable_list
 from fxpress._graphs.trace.fakes import Fakes, is_simple
 from fxpress._graphs.trace.proxy_calls import PLAIN_TYPES
 from fxpress._torch import tracing as compat
-from fxpress._torch.fakes import creation_of_view, known_layout
+from fxpress._torch.fakes import known_layout
 from fxpress._torch.symbols import another_number, comparable
 
 
@@ -39,14 +39,9 @@ class Result(NamedTuple):
     pattern: Any  # a detached copy of it
     edge: Any  # a tensor with the same gradient edge; None: no gradients are required
     base: int | None  # the index of a tensor with the same storage; None: a new storage
-    hidden: Any  # the Result for the new tensor of which it is a view, or None
-    creation: int | None  # of a view for autograd: torch's CreationMeta; DETACHED; or None
     facts: Any  # see `Facts`
     new: list[torch.SymInt]  # the symbolic ints that no tensor or argument had before
     numbers: Any  # sizes, strides and offset with a Number for each symbolic int; None: no symbols
-
-
-DETACHED = -1
 
 
 class Facts(NamedTuple):
@@ -191,32 +186,20 @@ class CallValues:
             return Number(self._numbers[id(value.node)])
         raise NotRepeatableError
 
-    def result(self, value: Any, function: Any) -> Any:
+    def result(self, value: Any) -> Any:
         """Return an operator's result with a Result for each tensor, and number the tensors."""
         if type(value) in (list, tuple):
-            return type(value)([self.result(each, function) for each in value])
+            return type(value)([self.result(each) for each in value])
         known = self._indexes.get(id(value))
         if not is_simple(value) or (known is not None and known[0]() is value):
             raise NotRepeatableError
         if not value.is_inference() and value._version:  # an operator wrote to its result
             raise NotRepeatableError
-        base = self._bases.get(value.untyped_storage()._cdata)
-        creation, hidden = creation_of_view(value), None
-        if creation is None and base is not None:
-            if function is not compat.DETACH:
-                raise NotRepeatableError  # unknown whether the tensors share a version counter
-            creation = DETACHED
-        if creation is not None and base is None:
-            if not is_simple(value._base) or value._base._is_view():
-                raise NotRepeatableError
-            hidden = self._described(value._base, None, None, None)
         number = self._count
         self._count += 1
         self._indexes[id(value)] = (weakref.ref(value), Index(number))
-        self._bases.setdefault(value.untyped_storage()._cdata, number)
-        return self._described(value, base, hidden, creation)
-
-    def _described(self, value: Any, base: Any, hidden: Any, creation: int | None) -> Result:
+        base: int | None = self._bases.setdefault(value.untyped_storage()._cdata, number)
+        # The pattern has a separate storage, because later code may resize the result's storage.
         pattern, edge = self._fakes.detached(value), None
         if value.requires_grad:
             edge = self._fakes.result(pattern, None, edge=value)
@@ -229,9 +212,10 @@ class CallValues:
         numbers = None
         if facts.numbers:
             numbers = self.argument(numbers_of(value))
-        return Result(
-            pattern, edge, base, hidden, creation, facts._replace(fake=None), new, numbers
-        )
+        else:
+            pattern = self._fakes.result(pattern, None)
+        base = None if base == number else base
+        return Result(pattern, edge, base, facts._replace(fake=None), new, numbers)
 
 
 class RepeatedValues:
@@ -251,21 +235,14 @@ class RepeatedValues:
 
     def create(self, item: Result) -> Any:
         """Return a new fake tensor for a result, and number it."""
-        made = self._create(item)
-        self.tensors.append(made)
-        return made
-
-    def _create(self, item: Result) -> Any:
         base = None if item.base is None else self.tensors[item.base]
-        if item.hidden is not None:
-            base = self._create(item.hidden)
         numbers = None
         if item.numbers is not None:
             self.numbers.extend(map(another_number, item.new))
             numbers = mapped(item.numbers, (Number,), lambda each: self.numbers[each.number])
-        return self._fakes.result(
-            item.pattern, base, creation=item.creation, edge=item.edge, numbers=numbers
-        )
+        made = self._fakes.result(item.pattern, base, edge=item.edge, numbers=numbers)
+        self.tensors.append(made)
+        return made
 
 
 def mapped(value: Any, kinds: tuple[type, ...], function: Callable[[Any], Any]) -> Any:
