@@ -85,3 +85,13 @@ def test_operations_of_the_readme_exist() -> None:
         if isinstance(node, ast.Constant)
     }
     assert {name.strip("`") for name in operations} - constants == set()
+
+
+def test_the_published_page_has_the_sections_of_the_template() -> None:
+    page = ROOT / "docs" / "benchmarks.md"
+    text = page.read_text()
+    assert HEADING.findall(text) == HEADING.findall(TEMPLATE)
+    assert "did not measure" not in text
+    plots = re.findall(r"!\[\w+\]\((.*?)\)", text)
+    assert plots
+    assert all((page.parent / plot).exists() for plot in plots)
