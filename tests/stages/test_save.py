@@ -388,7 +388,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
         (program, folder, 2, {"by": "time", "inputs": ((), {})}, "structure"),
         (program, folder, 2, {"by": "weight"}, "parameters, bytes"),
         (program, folder, 43, {"by": "module"}, "the program can be cut at"),
-        (small, folder, 2, {}, "does not have parameters"),
+        (small, folder, 2, {}, "have the weight 0"),
         (
             small,
             folder,
