@@ -19,8 +19,7 @@ class Crew {
   Crew(const Crew&) = delete;
   Crew& operator=(const Crew&) = delete;
   ~Crew() {
-    // Leaks the handles, because a forked child can neither join nor free them.
-    if (is_gone()) new std::vector<std::jthread>(std::exchange(threads_, {}));
+    if (is_gone()) leave();
   }
 
   // Starts a thread that calls function(). Throws std::system_error if the system cannot start it.
@@ -45,6 +44,8 @@ class Crew {
 
  private:
   bool is_gone() const { return !threads_.empty() && getpid() != process_; }
+  // Leaks the handles, because a forked child can neither join nor free them.
+  void leave() { new std::vector<std::jthread>(std::exchange(threads_, {})); }
 
   pid_t process_ = getpid();
   std::vector<std::jthread> threads_;  // ~jthread() requests a stop and joins
