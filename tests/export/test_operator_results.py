@@ -25,7 +25,7 @@ TIMES = 4  # torch computes the first result, fxpress records the second and rep
 
 
 def _facts(value: Any) -> Any:
-    """What a user's code can read of a tensor while the program is traced."""
+    """Properties of a tensor that a user's code can read while the program is traced."""
     if not isinstance(value, Tensor):
         return value
     base = value._base

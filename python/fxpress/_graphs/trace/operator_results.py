@@ -33,7 +33,7 @@ class _Call(NamedTuple):
 
 
 class _Known(NamedTuple):
-    """What a call of an operator returned and counted."""
+    """The result of a call of an operator, and the counts that the call advanced."""
 
     result: Any  # a Result, a list or tuple of them, or the Index of an input that was returned
     gradients: int  # the number of autograd functions
