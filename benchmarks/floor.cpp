@@ -12,7 +12,6 @@
 #include "fx/reader.h"
 #include "fx/symbols.h"
 #include "fx/writer.h"
-#include "py/convert.h"
 #include "py/gc_pause.h"
 #include "py/instance_dict.h"
 

@@ -21,7 +21,7 @@ from fxpress._files.format.package import InspectionError
 from fxpress._files.format.torch_facts import operators, schema
 from fxpress._files.format.views import View
 from fxpress._files.serde.damage import UnknownNameError
-from fxpress._files.serde.hashing import _describe
+from fxpress._files.serde.hashing import traits_of
 from fxpress._files.serde.schema import SCHEMA, TYPES, describe
 from fxpress._files.serde.targets import find_target
 from fxpress._tools.cli import app
@@ -214,7 +214,7 @@ def test_the_operators_are_torchs() -> None:
         except UnknownNameError:
             continue  # of a later torch
         checked += 1
-        assert list(_describe(target)) == traits, text
+        assert list(traits_of(target)) == traits, text
     assert checked > 3000
 
 
