@@ -13,12 +13,19 @@ from torch._dynamo import dont_skip_tracing as dont_skip_tracing
 from torch._export import non_strict_utils
 from torch._export.passes import add_runtime_assertions_for_constraints_pass as range_pass
 from torch.export import ExportedProgram, _unlift
+from torch.export.graph_signature import OutputKind
 from torch.fx import _utils as fx_utils
 from torch.fx.experimental.symbolic_shapes import SYMPY_INTERP
 from torch.utils._sympy.printers import PythonPrinter as PythonPrinter
 from torch.utils._sympy.solve import try_solve
 
 from fxpress._torch.fx import NodeSourceAction, provenance_rules
+
+MUTATIONS = (
+    OutputKind.BUFFER_MUTATION,
+    OutputKind.USER_INPUT_MUTATION,
+    OutputKind.PARAMETER_MUTATION,
+)
 
 # The base class of the modules that `ExportedProgram.module` returns; it cannot be called.
 StatefulGraphModule: type[torch.fx.GraphModule] = _unlift._StatefulGraphModule

@@ -15,7 +15,6 @@ from fxpress import _native
 from fxpress._graphs.export import state
 from fxpress._graphs.unflatten.guards import argument_names, guards_module
 from fxpress._graphs.unflatten.inputs import is_parameter_name
-from fxpress._graphs.unflatten.source import MUTATIONS
 from fxpress._torch import deferred_code, native_tables
 from fxpress._torch import export as torch_export
 from fxpress._torch import fx as torch_fx
@@ -127,7 +126,10 @@ def _module(
             "into": written,
             "lifted": [s.target if s.kind in _STATE else None for s in signature.input_specs],
             "outputs": pytree.tree_leaves(graph.output_node().args),
-            "written": [s.target if s.kind in MUTATIONS else None for s in signature.output_specs],
+            "written": [
+                s.target if s.kind in torch_unlift.MUTATIONS else None
+                for s in signature.output_specs
+            ],
             "owner": state.owner(program.graph_module, lifted),
             "state": {each.name: each.value for each in lifted},
             "module_class": torch_unlift.StatefulGraphModule,

@@ -30,6 +30,7 @@ from fxpress._files.tensors.copies import copy_in_parts, copy_sharing, sharing
 from fxpress._graphs.unflatten import aliases
 from fxpress._graphs.unflatten.attributes import check_constant
 from fxpress._torch import aten
+from fxpress._torch.unlift import MUTATIONS
 from fxpress._torch import export as torch_export
 from fxpress._torch import fx as torch_fx
 from fxpress._torch.fx import TreeSpec
@@ -187,13 +188,6 @@ def signatures(calls: Mapping[str, ModuleCallSignature]) -> list[Signature]:
             (name, inputs, outputs, args.num_children, keywords, spec, signature.out_spec)
         )
     return result
-
-
-MUTATIONS = (
-    OutputKind.BUFFER_MUTATION,
-    OutputKind.USER_INPUT_MUTATION,
-    OutputKind.PARAMETER_MUTATION,
-)
 
 
 def mutations(signature: ExportGraphSignature) -> list[tuple[bool, str]]:
