@@ -30,10 +30,10 @@ from fxpress._files.tensors.copies import copy_in_parts, copy_sharing, sharing
 from fxpress._graphs.unflatten import aliases
 from fxpress._graphs.unflatten.attributes import check_constant
 from fxpress._torch import aten
-from fxpress._torch.unlift import MUTATIONS
 from fxpress._torch import export as torch_export
 from fxpress._torch import fx as torch_fx
 from fxpress._torch.fx import TreeSpec
+from fxpress._torch.unlift import MUTATIONS
 
 
 def collect(
