@@ -8,11 +8,9 @@
 #include <torch/csrc/Size.h>
 #include <torch/csrc/autograd/python_variable.h>
 
-#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <string>
-#include <vector>
 
 #include "tensor/python_tensors.h"
 
@@ -113,7 +111,7 @@ class Digest {
 
   bool append_device(PyObject* value) {
     const c10::Device device = reinterpret_cast<THPDevice*>(value)->device;
-    // An accelerator device without an index is the current one, which may change.
+    // Without an index, a device of an accelerator is the current one.
     if (!device.has_index() && !device.is_cpu() && !device.is_meta()) return false;
     return tag('v') && number(device.type()) && number(device.index());
   }
@@ -142,17 +140,12 @@ class Digest {
     number(fake.scalar_type());
     number(fake.requires_grad());
     number(fake.key_set().raw_repr());  // conjugate, negative, quantized, inference
-    const auto* storage = fake.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
-    const auto place = std::find(storages_.begin(), storages_.end(), storage);
-    number(place - storages_.begin());
-    if (place == storages_.end()) storages_.push_back(storage);
     return append(device);
   }
 
   PyObject* mode_;
   PyObject* fake_class_;
   std::string text_;
-  std::vector<const c10::StorageImpl*> storages_;  // the distinct storages, in order of occurrence
 };
 
 }  // namespace

@@ -178,10 +178,10 @@ def attention_backends() -> tuple[Any, ...]:
     return tuple([is_enabled() for is_enabled in _ATTENTION_BACKENDS])
 
 
-def has_one_dispatch_mode() -> bool:
-    """Return whether one dispatch mode is active, besides pre-dispatch modes."""
+def dispatch_modes() -> int:
+    """Return the number of active dispatch modes, without pre-dispatch modes."""
     count: int = torch._C._len_torch_dispatch_stack()
-    return count == 1 and excluded_autograd() is None
+    return count
 
 
 def counted_gradients() -> int:

@@ -22,6 +22,8 @@ from fxpress._graphs.trace.fakes import Fakes, is_simple
 from fxpress._graphs.trace.inputs import add_counts, counted_since
 from fxpress._graphs.trace.proxy_calls import ProxyCalls, node_of_number
 from fxpress._graphs.trace.results import (
+    CONSTANTS,
+    SEQUENCES,
     CallValues,
     Facts,
     Index,
@@ -30,7 +32,6 @@ from fxpress._graphs.trace.results import (
     RepeatedValues,
     Result,
     facts_of,
-    key_of_call,
     mapped,
     numbers_of,
     symbolic,
@@ -38,6 +39,7 @@ from fxpress._graphs.trace.results import (
 from fxpress._torch import tracing as compat
 from fxpress._torch.fakes import fake_result
 from fxpress._torch.origins import BUILTIN, is_torchs, user_kernel
+from fxpress._torch.symbols import comparable
 
 
 class _Counts(NamedTuple):
@@ -155,8 +157,58 @@ class Captured:
         state = compat.autograd_state()
         if state is None:
             raise NotRepeatableError
-        head = (node.op, node.target, state, *node.kwargs)
-        return key_of_call(head, (*node.args, *node.kwargs.values()), self._facts_of, env)
+        indexes: dict[int, int] = {}
+        storages: dict[int, int] = {}
+        inputs: list[Any] = []
+        places: dict[int, int] = {}
+        numbers: list[torch.SymInt] = []
+        key: list[Any] = [node.op, node.target, state, *node.kwargs]
+
+        def add_number(number: torch.SymInt) -> None:
+            place = places.setdefault(id(number.node), len(numbers))
+            if place == len(numbers):
+                numbers.append(number)
+            key.append(place)  # torch tells symbolic ints apart by identity
+
+        todo = [*node.args, *node.kwargs.values()][::-1]
+        while todo:
+            value = todo.pop()
+            if type(value) is Node:
+                value = env[value]
+            kind = type(value)
+            if kind is compat.FakeTensor:
+                number = indexes.get(id(value))
+                if number is None:
+                    number = indexes[id(value)] = len(inputs)
+                    inputs.append(value)
+                    facts = self._facts_of(value)  # refuses tensors without a storage
+                    storage = value.untyped_storage()._cdata
+                    key.append(storages.setdefault(storage, len(storages)))
+                    key.append(facts.key)
+                    for each in facts.numbers:
+                        add_number(each)
+                key.append(Index(number))
+            elif kind in CONSTANTS:
+                key.append(kind)
+                key.append(value)
+            elif kind is float:
+                key.append(repr(value))  # -0.0 differs from 0.0, and nan equals nan
+            elif kind in SEQUENCES:
+                key.append((kind, len(value)))
+                todo += value[::-1]
+            elif kind is torch.SymInt:
+                key.append((kind, comparable(value)))
+                add_number(value)
+            elif kind is slice:
+                key.append(slice)
+                todo += (value.step, value.stop, value.start)
+            else:
+                raise NotRepeatableError
+        if not inputs:
+            raise NotRepeatableError
+        if numbers:
+            key.append(compat.version_of(inputs[0]))
+        return inputs, numbers, tuple(key)
 
     def _facts_of(self, fake: Any) -> Facts:
         known = self._facts.get(id(fake))

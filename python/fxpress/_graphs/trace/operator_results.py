@@ -33,10 +33,9 @@ class _Call(NamedTuple):
 
 
 class _Known(NamedTuple):
-    """The result of a call of an operator, and the counts that the call advanced."""
+    """The result of a call of an operator."""
 
     result: Any  # a Result, a list or tuple of them, or the Index of an input that was returned
-    gradients: int  # the number of autograd functions
     hits: int  # the number of results from torch's cache of fake tensors
     owner: Any  # keeps ids in the key from being reused
 
@@ -68,10 +67,8 @@ class OperatorResults:
             return function(*args, **kwargs)
         before = _state(tracer, call.inputs)
         misses, hits = compat.cache_counts()
-        gradients = compat.counted_gradients()
         values = CallValues(self._fakes, call.inputs, ())
         result = function(*args, **kwargs)
-        gradients = compat.counted_gradients() - gradients
         if compat.cache_counts()[0] == misses:  # else, later calls may have other storages
             hits = compat.cache_counts()[1] - hits
             self._known[call.key] = None
@@ -81,11 +78,12 @@ class OperatorResults:
                     same = [i for i, each in enumerate(call.inputs) if each is result]
                     described = Index(same[0]) if same else values.result(result)
                     if same or _is_new(result, call.inputs):
-                        self._known[call.key] = _Known(described, gradients, hits, owner)
+                        self._known[call.key] = _Known(described, hits, owner)
         return result
 
     def _call(self, state: Any, function: Any, args: Any, kwargs: dict[str, Any]) -> _Call | None:
-        if function.namespace not in BUILTIN or not compat.has_one_dispatch_mode():
+        is_observed = compat.dispatch_modes() != 1 or compat.excluded_autograd() is not None
+        if is_observed or function.namespace not in BUILTIN:
             return None
         inputs: list[Any] = []
         for each in (*args, *kwargs.values()):
@@ -106,15 +104,14 @@ class OperatorResults:
         if type(known.result) is Index:
             return call.inputs[known.result.number]
         values = RepeatedValues(self._fakes, call.inputs, ())
-        compat.count_gradients(known.gradients)
         compat.count_hits(known.hits)
         return mapped(known.result, (Result,), values.create)
 
 
 def _state(tracer: Any, inputs: Sequence[Any]) -> Any:
     """Return what a call changes if it adds nodes, calls torch's functions, or writes to inputs."""
-    versions = [each._version for each in inputs]
-    return len(tracer.graph.nodes), dict(tracer.torch_fn_counts), compat.autograd_state(), versions
+    counts = (len(tracer.graph.nodes), dict(tracer.torch_fn_counts), compat.counted_gradients())
+    return counts, compat.autograd_state(), [each._version for each in inputs]
 
 
 def _is_new(result: Any, inputs: Sequence[Any]) -> bool:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch.fx import Node
 from torch.fx.immutable_collections import immutable_list
 
 from fxpress._graphs.trace.fakes import Fakes, is_simple
@@ -80,71 +79,6 @@ def symbolic(sizes: Any, strides: Any, offset: Any) -> tuple[torch.SymInt, ...]:
 
 CONSTANTS = PLAIN_TYPES | {type(...)}
 SEQUENCES = frozenset((tuple, list, torch.Size, immutable_list))
-
-
-def key_of_call(
-    head: Sequence[Any],
-    arguments: Sequence[Any],
-    facts_of: Callable[[Any], Facts],
-    values: dict[Node, Any],
-) -> tuple[list[Any], list[torch.SymInt], tuple[Any, ...]]:
-    """Return the distinct tensors and symbolic ints of a call's arguments, and the call's key.
-
-    `head` begins the key. `values` has the value of each node among the arguments. Raises
-    NotRepeatableError for arguments that a key cannot contain.
-    """
-    indexes: dict[int, int] = {}
-    storages: dict[int, int] = {}
-    inputs: list[Any] = []
-    places: dict[int, int] = {}
-    numbers: list[torch.SymInt] = []
-    key: list[Any] = list(head)
-
-    def add_number(number: torch.SymInt) -> None:
-        place = places.setdefault(id(number.node), len(numbers))
-        if place == len(numbers):
-            numbers.append(number)
-        key.append(place)  # torch tells symbolic ints apart by identity
-
-    todo = list(arguments)[::-1]
-    while todo:
-        value = todo.pop()
-        if type(value) is Node:
-            value = values[value]
-        kind = type(value)
-        if kind is compat.FakeTensor:
-            number = indexes.get(id(value))
-            if number is None:
-                number = indexes[id(value)] = len(inputs)
-                inputs.append(value)
-                facts = facts_of(value)  # refuses tensors without a storage
-                storage = value.untyped_storage()._cdata
-                key.append(storages.setdefault(storage, len(storages)))
-                key.append(facts.key)
-                for each in facts.numbers:
-                    add_number(each)
-            key.append(Index(number))
-        elif kind in CONSTANTS:
-            key.append(kind)
-            key.append(value)
-        elif kind is float:
-            key.append(repr(value))  # -0.0 differs from 0.0, and nan equals nan
-        elif kind in SEQUENCES:
-            key.append((kind, len(value)))
-            todo += value[::-1]
-        elif kind is torch.SymInt:
-            key.append((kind, comparable(value)))
-            add_number(value)
-        elif kind is slice:
-            key.append(slice)
-            todo += (value.step, value.stop, value.start)
-        else:
-            raise NotRepeatableError
-    if not inputs:
-        raise NotRepeatableError
-    if numbers:
-        key.append(compat.version_of(inputs[0]))
-    return inputs, numbers, tuple(key)
 
 
 class CallValues:
