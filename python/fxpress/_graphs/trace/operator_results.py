@@ -88,9 +88,8 @@ class OperatorResults:
         inputs: list[Any] = []
         for each in (*args, *kwargs.values()):
             inputs += filter(_is_fake, each if type(each) in (list, tuple) else (each,))
-        # A constant has been written: torch may keep its fake tensor for a longer time.
-        if not inputs or any(each.is_inference() or each._version for each in inputs):
-            return None
+        if not inputs or any(each.is_inference() for each in inputs):
+            return None  # inference tensors do not count writes
         if state.gradients and any(each.requires_grad for each in inputs):
             return None  # a copy of the result would not be in autograd's graph
         mode = inputs[0].fake_mode
