@@ -10,6 +10,13 @@ namespace fxpress::aten {
 namespace py = pybind11;
 using namespace py::literals;
 
+namespace {
+
+using NumbersTuple =
+    std::tuple<c10::SymInt, std::vector<c10::SymInt>, std::vector<c10::SymInt>, c10::SymInt>;
+
+}  // namespace
+
 void bind_tensor(py::module_& m) {
   m.def("storage_bytes", tensor::storage_bytes, "tensors"_a,
         "Return the bytes of the tensors' storages; shared storages count once.");
@@ -29,10 +36,7 @@ The copy is None for a value that `clone()` does not copy byte by byte.)");
       "fake_result",
       [](py::handle fake, const std::optional<at::Tensor>& base,
          const std::optional<at::Tensor>& edge,
-         std::optional<std::tuple<c10::SymInt, std::vector<c10::SymInt>, std::vector<c10::SymInt>,
-                                  c10::SymInt>>
-             numbers,
-         bool protects) {
+         std::optional<NumbersTuple> numbers, bool protects) {
         std::optional<tensor::Numbers> given;
         if (numbers) given = std::make_from_tuple<tensor::Numbers>(std::move(*numbers));
         return py::reinterpret_steal<py::object>(
@@ -46,6 +50,18 @@ numbers: (bytes of a new storage, sizes, strides, offset), which must equal the 
 None: as in `fake`.)");
   m.def("known_layout", tensor::known_layout, "tensor"_a,
         "Return a bit for each fact about a symbolic layout that torch has computed and cached.");
+  m.attr("UNDECIDED") = tensor::kUndecided;
+  py::class_<tensor::Layout>(m, "Layout", py::is_final(), "The symbolic layout of a tensor.")
+      .def(py::init<const at::Tensor&>(), "tensor"_a)
+      .def(
+          "give",
+          [](const tensor::Layout& layout, const at::Tensor& tensor, NumbersTuple numbers,
+             const c10::SymInt& elements) {
+            layout.give(tensor, std::make_from_tuple<tensor::Numbers>(std::move(numbers)),
+                        elements);
+          },
+          "tensor"_a, "numbers"_a, "elements"_a,
+          "Give a tensor this layout, with equal numbers (see `fake_result`).");
   m.def(
       "call_digest",
       [](py::handle mode, py::handle fake_class, py::handle args, py::handle kwargs) {

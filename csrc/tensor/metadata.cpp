@@ -10,6 +10,7 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <cstdint>
+#include <memory>
 
 namespace fxpress::tensor {
 
@@ -23,10 +24,25 @@ at::Storage make_storage(const c10::SymInt& bytes) {
 
 // Accesses TensorImpl::extra_meta_, which is protected.
 struct Protected : c10::TensorImpl {
-  static c10::SymbolicShapeMeta& shape_of(c10::TensorImpl& impl) {
-    return *(impl.*(&Protected::extra_meta_))->symbolic_shape_meta_;
+  static std::unique_ptr<c10::SymbolicShapeMeta>& place_of(c10::TensorImpl& impl) {
+    return (impl.*(&Protected::extra_meta_))->symbolic_shape_meta_;
   }
+  static c10::SymbolicShapeMeta& shape_of(c10::TensorImpl& impl) { return *place_of(impl); }
 };
+
+// Accesses SymbolicShapeMeta::numel_, which is private: an explicit instantiation may name it.
+c10::SymInt& elements_of(c10::SymbolicShapeMeta& shape);
+template <auto Member>
+struct Private {
+  friend c10::SymInt& elements_of(c10::SymbolicShapeMeta& shape) { return shape.*Member; }
+};
+template struct Private<&c10::SymbolicShapeMeta::numel_>;
+
+void set_numbers(c10::SymbolicShapeMeta& shape, const Numbers& numbers) {
+  shape.sizes_ = c10::SymDimVector(numbers.sizes.begin(), numbers.sizes.end());
+  shape.strides_ = c10::SymDimVector(numbers.strides.begin(), numbers.strides.end());
+  shape.storage_offset_ = numbers.offset;
+}
 
 // Makes a copy of a fake tensor a fake tensor, except for its Python object, like
 // Tensor._make_subclass. torch calls Python code for the operators and the device of the copy.
@@ -85,9 +101,7 @@ PyObject* fake_result(PyObject* fake, const std::optional<at::Tensor>& base,
   const at::Tensor made = like_pattern(THPVariable_Unpack(fake), storage);
   if (numbers) {
     auto& shape = Protected::shape_of(*made.unsafeGetTensorImpl());
-    shape.sizes_ = c10::SymDimVector(numbers->sizes.begin(), numbers->sizes.end());
-    shape.strides_ = c10::SymDimVector(numbers->strides.begin(), numbers->strides.end());
-    shape.storage_offset_ = numbers->offset;
+    set_numbers(shape, *numbers);
     shape.refresh_numel();
   }
   make_fake(made, protects);
@@ -99,11 +113,31 @@ int known_layout(const at::Tensor& tensor) {
   c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
   if (!impl.has_symbolic_sizes_strides()) return 0;
   const c10::SymbolicShapeMeta& shape = Protected::shape_of(impl);
-  return (shape.has_numel() ? 1 : 0) | (shape.has_is_contiguous() ? 2 : 0) |
-         (shape.has_is_channels_last_contiguous() ? 4 : 0) |
-         (shape.has_is_channels_last_3d_contiguous() ? 8 : 0) |
-         (shape.has_is_channels_last() ? 16 : 0) | (shape.has_is_channels_last_3d() ? 32 : 0) |
-         (shape.has_is_non_overlapping_and_dense() ? 64 : 0);
+  int bits = shape.has_numel() ? 1 : 0;
+  const auto add = [&bits](int bit, bool is_known, auto fact) {
+    if (is_known) bits |= bit | (fact().is_heap_allocated() ? kUndecided : 0);
+  };
+  add(2, shape.has_is_contiguous(), [&] { return shape.is_contiguous(); });
+  add(4, shape.has_is_channels_last_contiguous(),
+      [&] { return shape.is_channels_last_contiguous(); });
+  add(8, shape.has_is_channels_last_3d_contiguous(),
+      [&] { return shape.is_channels_last_3d_contiguous(); });
+  add(16, shape.has_is_channels_last(), [&] { return shape.is_channels_last(); });
+  add(32, shape.has_is_channels_last_3d(), [&] { return shape.is_channels_last_3d(); });
+  add(64, shape.has_is_non_overlapping_and_dense(),
+      [&] { return shape.is_non_overlapping_and_dense(); });
+  return bits;
+}
+
+Layout::Layout(const at::Tensor& tensor)
+    : shape_(Protected::shape_of(*tensor.unsafeGetTensorImpl())) {}
+
+void Layout::give(const at::Tensor& tensor, const Numbers& numbers,
+                  const c10::SymInt& elements) const {
+  auto shape = std::make_unique<c10::SymbolicShapeMeta>(shape_);
+  set_numbers(*shape, numbers);
+  elements_of(*shape) = elements;
+  Protected::place_of(*tensor.unsafeGetTensorImpl()) = std::move(shape);
 }
 
 void share_gradient_edge(const at::Tensor& made, const at::Tensor& like) {

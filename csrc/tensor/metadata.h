@@ -2,6 +2,7 @@
 #pragma once
 
 #include <ATen/ATen.h>
+#include <c10/core/SymbolicShapeMeta.h>
 #include <torch/csrc/python_headers.h>
 
 #include <optional>
@@ -35,8 +36,24 @@ PyObject* fake_result(PyObject* fake, const std::optional<at::Tensor>& base,
                       bool protects);
 
 // Returns a bit for each fact about the layout of a tensor with symbolic sizes that torch has
-// computed and cached, such as whether the tensor is contiguous.
+// computed and cached, such as whether the tensor is contiguous. `kUndecided` is set if a fact
+// depends on the values of symbols.
 int known_layout(const at::Tensor& tensor);
+constexpr int kUndecided = 128;
+
+// The symbolic sizes of a tensor, and the facts about its layout that torch has cached.
+class Layout {
+ public:
+  // Copies the layout of a tensor with symbolic sizes.
+  explicit Layout(const at::Tensor& tensor);
+
+  // Gives a tensor with symbolic sizes these facts and, from `numbers`, equal sizes, strides and
+  // offset. `elements` is the number of elements if it is one of the facts.
+  void give(const at::Tensor& tensor, const Numbers& numbers, const c10::SymInt& elements) const;
+
+ private:
+  c10::SymbolicShapeMeta shape_;
+};
 
 // Gives `made` the grad_fn and the output number of `like`. If `like` is a leaf, `made` becomes a
 // leaf with the same requires_grad.

@@ -35,6 +35,16 @@ def fake_result(
     protects: bool,
 ) -> Any: ...
 def known_layout(tensor: torch.Tensor) -> int: ...
+
+UNDECIDED: int
+
+@final
+class Layout:
+    def __init__(self, tensor: torch.Tensor) -> None: ...
+    def give(
+        self, tensor: torch.Tensor, numbers: tuple[Any, Sequence[Any], Sequence[Any], Any], elements: Any
+    ) -> None: ...
+
 def call_digest(
     mode: Any, fake_class: type, args: Sequence[Any], kwargs: dict[str, Any]
 ) -> bytes | None: ...

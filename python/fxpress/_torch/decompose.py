@@ -159,6 +159,14 @@ def is_view(target: Any) -> bool:
     return isinstance(target, OpOverload) and target.is_view
 
 
+def may_write(target: Any) -> bool:
+    """Return whether an operator may write to its arguments. Normalizations do not declare it."""
+    if not isinstance(target, OpOverload):
+        return isinstance(target, torch._ops.HigherOrderOperator)
+    names = {argument.name for argument in target._schema.arguments}
+    return target._schema.is_mutable or "running_mean" in names
+
+
 def is_composite(target: Any) -> bool:
     """Return whether an operator has a composite kernel, which calls other operators."""
     kind = torch._C.DispatchKey.CompositeImplicitAutograd

@@ -13,8 +13,11 @@ try:
     call_digest: Any = aten.call_digest
     fake_result: Any = aten.fake_result
     known_layout: Any = aten.known_layout
+    Layout: Any = aten.Layout
+    UNDECIDED: int = aten.UNDECIDED
 except ImportError:  # fxpress has no `_aten` extension for this torch
-    call_digest = fake_result = known_layout = None
+    call_digest = fake_result = known_layout = Layout = None
+    UNDECIDED = 0
 
 make_subclass = torch.Tensor._make_subclass
 protect_data = torch._C._set_throw_on_mutable_data_ptr

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import inspect
 import math
 import operator
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch._export.passes import _node_metadata_hook as metadata_hook
@@ -163,6 +165,59 @@ def track_number(number: Any, tracer: Any, name: str, meta: Any) -> Any:
 def node_of_number(number: Any, tracer: Any) -> Any:
     """Return the node of a symbolic number in a trace; create the node if there is none."""
     return proxy_tensor.get_proxy_slot(number, tracer).force().node
+
+
+class Slot(NamedTuple):
+    """How a trace finds the node of a symbolic int."""
+
+    node: Any  # its node; with `reads`, the node of the tensor from which the int is read
+    reads: Any = None  # the operator of the node that is created when it is needed
+    indexes: tuple[int, ...] = ()  # the further arguments of this operator
+
+
+class _Read(NamedTuple):
+    """Creates the node that reads a symbolic int from a tensor."""
+
+    slot: Slot
+    tracer: Any
+
+    def __call__(self, number: Any, *indexes: int) -> Any:
+        source = torch.fx.Proxy(self.slot.node, self.tracer)
+        made = self.tracer.create_proxy("call_function", self.slot.reads, (source, *indexes), {})
+        return proxy_tensor.set_meta(made, number)
+
+
+_READS = {
+    "sym_size": SIZE_OF,
+    "sym_stride": STRIDE_OF,
+    "sym_numel": torch.ops.aten.sym_numel.default,
+    "sym_storage_offset": OFFSET_OF,
+}
+
+
+def slot_of(number: Any, tracer: Any) -> Slot | None:
+    """Return how a trace finds the node of a symbolic int; None if it has no entry for the int."""
+    thunk = tracer.symnode_tracker.get(number)
+    if thunk is None:
+        return None
+    if type(thunk.f) is not functools.partial:
+        return Slot(thunk.force().node)
+    read = thunk.f.func
+    if type(read) is _Read:
+        return read.slot
+    names = [name for name in _READS if name in read.__code__.co_names]
+    source = inspect.getclosurevars(read).nonlocals["proxy"].node
+    return Slot(source, _READS[names[0]], thunk.f.args[1:])
+
+
+def set_slot(number: Any, slot: Slot, tracer: Any) -> None:
+    """Set how a trace finds the node of a symbolic int."""
+    if slot.reads is None:
+        proxy = torch.fx.Proxy(slot.node, tracer)
+        thunk = Thunk(lambda: proxy)
+    else:
+        thunk = Thunk(functools.partial(_Read(slot, tracer), number, *slot.indexes))
+    tracer.symnode_tracker[number] = thunk
 
 
 _Parts = list[tuple[Any, torch.fx.Node]]

@@ -39,28 +39,23 @@ class _TracedTensor(NamedTuple):
     value: Value
 
 
-class Memo:
-    """The templates of one full trace, and of torch's run before the trace.
+class CallMemo:
+    """Runs the calls of one full trace, and of torch's run before the trace.
 
     Attributes:
         instantiated: how many calls of the trace were instantiated.
     """
 
-    def __init__(self, fakes: compat.Fakes) -> None:
+    def __init__(self) -> None:
         self._nodes: set[Node] = set()
-        self._fakes = fakes
         self._tracer: Any = None
-        self._templates: dict[Any, Template | None] = {}
-        self._functions: dict[Any, Any] = {}
-        self._tensors: dict[int, _TracedTensor] = {}
-        self._storages: dict[int, Storage] = {}
         # For the first pass: call -> [(FunctionalTensor, fake tensor)] of results that are views.
         self._views: dict[Node, list[tuple[Any, Any]]] = {}
         self._unchanged: set[Node] = set()  # calls whose views the first pass did not write to
         self.instantiated = 0
 
     def watch(self, graph: Graph) -> None:
-        """Set the graph that is traced next. Templates are used for torch's operators only."""
+        """Set the graph that is traced next. Calls of torch's operators are instantiated only."""
         self._nodes = {
             node
             for node in graph.nodes
@@ -68,34 +63,48 @@ class Memo:
         }
 
     def run(self, original: Any, interpreter: Any, node: Node) -> Any:
-        """Run a node by `original`, which is torch's `Interpreter.run_node`, or by its template."""
+        """Run a node by `original`, which is torch's `Interpreter.run_node`, or instantiate it."""
         if node not in self._nodes:
             return original(interpreter, node)
         # The tracer counts calls of torch functions, but must not count the calls by fxpress.
         with compat.DisableTorchFunction():
             self._enter_pass(compat.tracer())
             try:
-                call, key = self._call_and_key(interpreter.env, node)
+                is_done, found = self._repeat(interpreter.env, node)
             except UnsafeError:
-                call, key = None, None
-            template = self._templates.get(key)
-            if call is not None and template is not None and self._may_instantiate(node):
-                return self._instantiate(node, template, call, self._functions[key])
-        if call is None or key in self._templates:
+                is_done, found = False, None
+        if is_done:
+            return found
+        if found is None:
             result = original(interpreter, node)
         else:
-            result = self._run(original, interpreter, node, call, key)
+            result = self._run(original, interpreter, node, *found)
         if self._tracer is None:
-            views = _views_in(result)
+            views = views_in(result)
             if not any(map(compat.was_written, views)):
                 self._views[node] = [(view, compat.inner(view)) for view in views]
         return result
+
+    def _repeat(self, env: dict[Node, Any], node: Node) -> tuple[bool, Any]:
+        """Return (True, the result of an instantiated call), or (False, what `_run` gets).
+
+        (False, None): torch runs the call, and nothing is recorded.
+        """
+        raise NotImplementedError
+
+    def _run(self, original: Any, interpreter: Any, node: Node, call: Any, key: Any) -> Any:
+        """Let torch run a call, and record it."""
+        raise NotImplementedError
+
+    def _forget(self) -> None:
+        """Forget the recorded calls, because another trace begins."""
+        raise NotImplementedError
 
     def _enter_pass(self, tracer: Any) -> None:
         if tracer is not self._tracer:  # None in torch's run before the trace
             self._unchanged = {n for n, views in self._views.items() if not _are_changed(views)}
             self._tracer = tracer
-            self._templates, self._tensors, self._storages = {}, {}, {}
+            self._forget()
             self._views = {}
             self.instantiated = 0
 
@@ -103,8 +112,30 @@ class Memo:
         """Return whether a clean call may be instantiated: no view in its results is written to."""
         if self._tracer is None:
             self._views[node] = []
-            return True  # the templates of the first pass have no views
+            return True  # the recorded calls of the first pass have no views
         return node in self._unchanged
+
+
+class Memo(CallMemo):
+    """The templates of one full trace, and of torch's run before the trace."""
+
+    def __init__(self, fakes: compat.Fakes) -> None:
+        super().__init__()
+        self._fakes = fakes
+        self._forget()
+
+    def _forget(self) -> None:
+        self._templates: dict[Any, Template | None] = {}
+        self._functions: dict[Any, Any] = {}
+        self._tensors: dict[int, _TracedTensor] = {}
+        self._storages: dict[int, Storage] = {}
+
+    def _repeat(self, env: dict[Node, Any], node: Node) -> tuple[bool, Any]:
+        call, key = self._call_and_key(env, node)
+        template = self._templates.get(key)
+        if template is not None and self._may_instantiate(node):
+            return True, self._instantiate(node, template, call, self._functions[key])
+        return False, None if key in self._templates else (call, key)
 
     def _call_and_key(self, env: dict[Node, Any], node: Node) -> tuple[Call, Any]:
         fields = fields_of(node.meta, annotated=True)
@@ -131,13 +162,12 @@ class Memo:
         return known.value
 
     def _run(self, original: Any, interpreter: Any, node: Node, call: Call, key: Any) -> Any:
-        """Let torch run a call, and record a template if the call is clean."""
         tracer = self._tracer
         inputs = [self._tensors[value.node] for value in call.values]
         last = None if tracer is None else tracer.graph._root.prev
         counts = {} if tracer is None else dict(tracer.torch_fn_counts)
         names = None if tracer is None else compat.Candidates(tracer)
-        result = _run_noting_names(names, original, interpreter, node)
+        result = run_noting_names(names, original, interpreter, node)
         function = None if tracer is None else tracer.torch_fn_metadata
         self._templates[key] = None
         with contextlib.suppress(UnsafeError), compat.DisableTorchFunction():
@@ -147,7 +177,7 @@ class Memo:
                 calls = () if tracer is None else counted_since(tracer.torch_fn_counts, counts)
                 is_own = compat.have_own_storages(result, [each.outer for each in inputs])
                 # In the first pass, it is not known yet whether the program writes to a view later.
-                is_known = tracer is not None or not _views_in(result)
+                is_known = tracer is not None or not views_in(result)
                 if is_own and is_known and _is_clean(template, len(call.storages)):
                     self._templates[key] = template._replace(calls=tuple(calls))
                     self._functions[key] = function
@@ -225,21 +255,12 @@ class Memo:
     def _meta(
         self, entry: TemplateNode, node: Node, source: Any, storages: list[Storage]
     ) -> dict[str, Any]:
-        meta: dict[str, Any] = {}
-        for key, how, item in entry.meta:
-            if how is kinds.VALUE:
-                meta[key] = self._made(entry.value, storages)
-            elif how is kinds.COPIED or how is kinds.STACK:
-                meta[key] = copy.copy(node.meta[key])
-            elif how is kinds.COPIED_LITERAL:
-                meta[key] = copy.copy(item)
-            elif how is kinds.SOURCE:
-                meta[key] = [source]
-            elif how is kinds.SEQUENCE:
-                meta[key] = compat.next_sequence_number()
-            else:
-                meta[key] = item
-        return meta
+        return {
+            key: self._made(entry.value, storages)
+            if how is kinds.VALUE
+            else meta_of_instance(key, how, item, node, source)
+            for key, how, item in entry.meta
+        }
 
     def _made(self, value: Any, storages: list[Storage]) -> Any:
         """Return a new value for a node, from the value's description in the template."""
@@ -270,7 +291,21 @@ class Memo:
         return result
 
 
-def _views_in(result: Any) -> list[Any]:
+def meta_of_instance(key: str, how: str, item: Any, node: Node, source: Any) -> Any:
+    """Return an item of the meta of an instance's node, except its value.
+
+    `how` and `item` are from the template. `node` is the call, and `source` its provenance record.
+    """
+    if how is kinds.COPIED or how is kinds.STACK:
+        return copy.copy(node.meta[key])
+    if how is kinds.COPIED_LITERAL:
+        return copy.copy(item)
+    if how is kinds.SOURCE:
+        return [source]
+    return compat.next_sequence_number() if how is kinds.SEQUENCE else item
+
+
+def views_in(result: Any) -> list[Any]:
     """Return the tensors in a result that functionalization treats as views."""
     return [
         tensor
@@ -284,7 +319,7 @@ def _are_changed(views: list[tuple[Any, Any]]) -> bool:
     return any(compat.was_written(t) or compat.was_changed(t, fake) for t, fake in views)
 
 
-def _run_noting_names(
+def run_noting_names(
     names: compat.Candidates | None, original: Any, interpreter: Any, node: Node
 ) -> Any:
     """Run a call by `original`; record the names that torch proposes for new nodes in `names`."""
@@ -315,7 +350,7 @@ def _is_output(value: Any) -> bool:
 
 
 class _Active(threading.local):
-    memo: Memo | None = None
+    memo: CallMemo | None = None
 
 
 _active = _Active()
@@ -332,7 +367,7 @@ _replaced_run_node = Replacement(*compat.RUN_NODE, _run_node)
 
 
 @contextlib.contextmanager
-def use_memo(memo: Memo) -> Iterator[None]:
+def use_memo(memo: CallMemo) -> Iterator[None]:
     """Let torch's traces in this thread use `memo` within the block."""
     outer, _active.memo = _active.memo, memo
     try:

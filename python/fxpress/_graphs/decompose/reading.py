@@ -21,6 +21,7 @@ from fxpress._graphs.decompose.template import (
     TensorSpec,
 )
 from fxpress._graphs.decompose.values import Facts, UnsafeError, Value, facts_of, size_of
+from fxpress._graphs.trace.results import Number
 from fxpress._torch import decompose as compat
 from fxpress._torch import symbols as sizes
 
@@ -121,6 +122,69 @@ class TraceContext(NamedTuple):
     candidate: Callable[[str], str]  # name of a node -> the name that torch proposed for the node
 
 
+class MetaItems(NamedTuple):
+    """Describes the meta of nodes that a call adds.
+
+    Attributes:
+        target: the operator of the call.
+        meta: the items of meta that torch copies from the call to the new nodes.
+        tracer: the tracer of the trace.
+    """
+
+    target: Any
+    meta: dict[str, Any]
+    tracer: Any
+
+    def item(self, key: str, item: Any, value: Any) -> tuple[str, str, Any]:
+        """Return (key, how an instance's node gets the item, recorded value) for a meta item."""
+        if key == "val":
+            return key, kinds.VALUE, None
+        if key == "tensor_meta" and type(value) is TensorSpec:
+            return key, kinds.LITERAL, without_numbers(item, value.facts)
+        if key == compat.EAGER_INPUTS:  # computed for each node by `compat.set_eager_inputs`
+            return key, kinds.LITERAL, None
+        if key == "seq_nr":
+            return key, kinds.SEQUENCE, item
+        if key == "from_node":
+            return key, kinds.SOURCE, None
+        if key == "stack_trace" and item is self.meta.get(key):
+            return key, kinds.STACK, None
+        if key in self.meta and (item is self.meta[key] or item == self.meta[key]):
+            return key, kinds.COPIED, None
+        if key == "original_aten":
+            is_size = item is None and type(value) in (NumberSpec, Number)
+            if not isinstance(item, compat.OpOverload) and not is_size:
+                raise self._refuse("the trace calls a higher-order operator")
+            return key, kinds.LITERAL, item
+        if key == "is_functional_regenerated" and item is True:
+            return key, kinds.LITERAL, item
+        if key == "nn_module_stack" and not item:
+            return key, kinds.COPIED_LITERAL, item
+        if key == "torch_fn":
+            return key, kinds.COUNTED, self._counted(item)
+        if key == "custom" and key not in self.meta and _is_plain(item):
+            return key, kinds.COPIED_LITERAL, item  # set by a decomposition of torch
+        raise self._refuse(f"the trace adds {key!r} to meta")
+
+    def _counted(self, item: Any) -> tuple[Any, int]:
+        """Return (the function in a node's `torch_fn`, the number of the function's call)."""
+        name, _, count = item[0].rpartition("_")
+        found = [
+            function
+            for function, calls in self.tracer.torch_fn_counts.items()
+            if isinstance(function, compat.OpOverload)
+            and function.__name__ == name
+            and item[1] == f"{type(function).__name__}.{name}"
+            and int(count) <= calls
+        ]
+        if len(found) != 1:
+            raise self._refuse("the function that the trace called is unknown")
+        return found[0], int(count)
+
+    def _refuse(self, why: str) -> UnsafeError:
+        return UnsafeError(f"{self.target}: {why}")
+
+
 class TemplateBuilder:
     """Builds the template of one call.
 
@@ -151,7 +215,7 @@ class TemplateBuilder:
         self._wrapped = wrapped
         self._call = call
         self._written = written
-        self._meta = meta
+        self._meta = MetaItems(target, meta, context.tracer)
         self._env = context.mode.shape_env
         self._is_symbolic = bool(numbers)
         self._input_numbers = {node: -1 - len(inputs) - i for i, node in enumerate(numbers)}
@@ -189,7 +253,7 @@ class TemplateBuilder:
                 if made.read is not None and made.read >= 0:
                     kept = ("stack_trace", "nn_module_stack")
                     items = {
-                        key: self._item(key, item, None)
+                        key: self._meta.item(key, item, None)
                         for key, item in entry.node.meta.items()
                         if key in kept
                     }
@@ -246,57 +310,11 @@ class TemplateBuilder:
             uses.append(self._numbers[used])
         _check_constants(self._target, (node.args, node.kwargs))
         value = self._value(node.meta.get("val"))
-        meta = tuple([self._item(key, item, value) for key, item in node.meta.items()])
+        meta = tuple([self._meta.item(key, item, value) for key, item in node.meta.items()])
         candidate = self._context.candidate(node.name)
         stays = compat.stays(node)
         number = value.expression if type(value) is NumberSpec else None
         return TemplateNode(target, node, tuple(uses), candidate, stays, meta, value, number)
-
-    def _item(self, key: str, item: Any, value: Any) -> tuple[str, str, Any]:
-        """Return (key, how an instance's node gets the item, recorded value) for a meta item."""
-        if key == "val":
-            return key, kinds.VALUE, None
-        if key == "tensor_meta" and type(value) is TensorSpec:
-            return key, kinds.LITERAL, without_numbers(item, value.facts)
-        if key == compat.EAGER_INPUTS:  # computed for each node by `compat.set_eager_inputs`
-            return key, kinds.LITERAL, None
-        if key == "seq_nr":
-            return key, kinds.SEQUENCE, item
-        if key == "from_node":
-            return key, kinds.SOURCE, None
-        if key == "stack_trace" and item is self._meta.get(key):
-            return key, kinds.STACK, None
-        if key in self._meta and (item is self._meta[key] or item == self._meta[key]):
-            return key, kinds.COPIED, None
-        if key == "original_aten":
-            is_size = item is None and type(value) is NumberSpec
-            if not isinstance(item, compat.OpOverload) and not is_size:
-                raise self._refuse("the trace calls a higher-order operator")
-            return key, kinds.LITERAL, item
-        if key == "is_functional_regenerated" and item is True:
-            return key, kinds.LITERAL, item
-        if key == "nn_module_stack" and not item:
-            return key, kinds.COPIED_LITERAL, item
-        if key == "torch_fn":
-            return key, kinds.COUNTED, self._counted(item)
-        if key == "custom" and key not in self._meta and _is_plain(item):
-            return key, kinds.COPIED_LITERAL, item  # set by a decomposition of torch
-        raise self._refuse(f"the trace adds {key!r} to meta")
-
-    def _counted(self, item: Any) -> tuple[Any, int]:
-        """Return (the function in a node's `torch_fn`, the number of the function's call)."""
-        name, _, count = item[0].rpartition("_")
-        found = [
-            function
-            for function, calls in self._context.tracer.torch_fn_counts.items()
-            if isinstance(function, compat.OpOverload)
-            and function.__name__ == name
-            and item[1] == f"{type(function).__name__}.{name}"
-            and int(count) <= calls
-        ]
-        if len(found) != 1:
-            raise self._refuse("the function that the trace called is unknown")
-        return found[0], int(count)
 
     def _value(self, value: Any) -> Any:
         """Return the description of a node's value, as in `TemplateNode.value`."""

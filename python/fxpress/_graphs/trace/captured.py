@@ -69,6 +69,7 @@ class _Recipe(NamedTuple):
     after: _Counts
     result: Any  # with an Index in place of each tensor
     is_symbolic: bool
+    new: list[torch.SymInt]  # the symbolic ints that no argument had
 
     def has_views(self) -> bool:
         """Return whether a result of an operator shares the storage of another tensor."""
@@ -224,7 +225,7 @@ class Captured:
     def _repeat(self, recipe: _Recipe, inputs: list[Any], numbers: list[torch.SymInt]) -> Any:
         """Add the nodes of a recipe to the trace, and return the call's result."""
         tracer = self._tracer
-        values = RepeatedValues(self._fakes, inputs, numbers)
+        values = RepeatedValues(self._fakes, inputs, numbers, recipe.new)
         nodes = [tracer.tensor_tracker[fake].proxy.node for fake in inputs]
 
         def argument(value: Index | Number) -> Any:
@@ -343,8 +344,9 @@ class _Recording:
             return None
         try:
             described = self._values.argument(result)
-            symbols = self._values.has_symbols
-            return _Recipe(self._steps, self._since_mark(), described, symbols)
+            values = self._values
+            after = self._since_mark()
+            return _Recipe(self._steps, after, described, values.has_symbols, values.new_numbers)
         except NotRepeatableError:
             return None
 

@@ -102,7 +102,7 @@ class OperatorResults:
     def _repeat(self, known: _Known, call: _Call) -> Any:
         if type(known.result) is Index:
             return call.inputs[known.result.number]
-        values = RepeatedValues(self._fakes, call.inputs, ())
+        values = RepeatedValues(self._fakes, call.inputs, (), ())
         compat.count_hits(known.hits)
         return mapped(known.result, (Result,), values.create)
 

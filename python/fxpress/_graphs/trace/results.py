@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -39,7 +39,6 @@ class Result(NamedTuple):
     edge: Any  # a tensor with the same gradient edge; None: no gradients are required
     base: int | None  # the index of a tensor with the same storage; None: a new storage
     facts: Any  # see `Facts`
-    new: list[torch.SymInt]  # the symbolic ints that no tensor or argument had before
     numbers: Any  # sizes, strides and offset with a Number for each symbolic int; None: no symbols
 
 
@@ -92,6 +91,7 @@ class CallValues:
         self._indexes = {id(fake): (weakref.ref(fake), Index(i)) for i, fake in enumerate(inputs)}
         self._count = len(inputs)
         self._numbers = {id(number.node): i for i, number in enumerate(numbers)}
+        self._given = len(numbers)
         self._kept = list(numbers)  # keeps ids from being reused
         self._bases: dict[int, int] = {}
         for i, fake in enumerate(inputs):
@@ -101,6 +101,18 @@ class CallValues:
     def has_symbols(self) -> bool:
         """Whether a tensor or argument of the call has a symbolic int."""
         return bool(self._kept)
+
+    @property
+    def new_numbers(self) -> list[torch.SymInt]:
+        """The symbolic ints that no argument had."""
+        return self._kept[self._given :]
+
+    def number(self, value: torch.SymInt) -> Number:
+        """Return the Number of a symbolic int."""
+        number = self._numbers.setdefault(id(value.node), len(self._kept))
+        if number == len(self._kept):
+            self._kept.append(value)
+        return Number(number)
 
     def argument(self, value: Any) -> Any:
         """Return an argument with an Index for each tensor and a Number for each symbolic int."""
@@ -138,18 +150,15 @@ class CallValues:
         if value.requires_grad:
             edge = self._fakes.result(pattern, None, edge=value)
         facts = facts_of(value)
-        new: list[torch.SymInt] = []
         for each in facts.numbers:
-            if self._numbers.setdefault(id(each.node), len(self._kept)) == len(self._kept):
-                self._kept.append(each)
-                new.append(each)
+            self.number(each)
         numbers = None
         if facts.numbers:
             numbers = self.argument(numbers_of(value))
         else:
             pattern = self._fakes.result(pattern, None)
         base = None if base == number else base
-        return Result(pattern, edge, base, facts._replace(fake=None), new, numbers)
+        return Result(pattern, edge, base, facts._replace(fake=None), numbers)
 
 
 class RepeatedValues:
@@ -161,18 +170,21 @@ class RepeatedValues:
     """
 
     def __init__(
-        self, fakes: Fakes, inputs: Sequence[Any], numbers: Sequence[torch.SymInt]
+        self,
+        fakes: Fakes,
+        inputs: Sequence[Any],
+        numbers: Sequence[torch.SymInt],
+        new: Iterable[torch.SymInt],
     ) -> None:
         self._fakes = fakes
         self.tensors = list(inputs)
-        self.numbers = list(numbers)
+        self.numbers = [*numbers, *map(another_number, new)]
 
     def create(self, item: Result) -> Any:
         """Return a new fake tensor for a result, and number it."""
         base = None if item.base is None else self.tensors[item.base]
         numbers = None
         if item.numbers is not None:
-            self.numbers.extend(map(another_number, item.new))
             numbers = mapped(item.numbers, (Number,), lambda each: self.numbers[each.number])
         made = self._fakes.result(item.pattern, base, edge=item.edge, numbers=numbers)
         self.tensors.append(made)
