@@ -91,12 +91,14 @@ class _Call:
         if number is not None:
             self._key.append(-1 - number)
             return
+        if compat.was_written(tensor):  # reading its fake tensor would add nodes
+            raise UnsafeError("an input of a call was written to")
+        fake = compat.inner(tensor)
+        bits = (fake.is_inference(), fake.is_conj(), fake.is_neg(), fake.is_quantized)
+        if any(bits) or not is_simple(fake):
+            raise UnsafeError("an input of a call is not a simple tensor")
         self._indexes[id(tensor)] = len(self.tensors)
         self.tensors.append(tensor)
-        fake = compat.inner(tensor)
-        is_known = compat.was_written(tensor) or not is_simple(fake) or fake.is_inference()
-        if is_known or fake.is_conj() or fake.is_neg() or fake.is_quantized:
-            raise UnsafeError("an input of a call was written to, or is not a simple tensor")
         storage = fake.untyped_storage()._cdata
         place = self._storages.setdefault(storage, len(self._storages))
         self._key += (place, tensor.dtype, tensor.device, tensor.requires_grad, fake.requires_grad)
@@ -387,9 +389,9 @@ class _Recording:
             return type(result)([self._result(each) for each in result])
         if result is None:
             return None
-        if type(result) is not compat.FunctionalTensor or result.requires_grad:
+        if type(result) is not compat.FunctionalTensor or compat.was_written(result):
             raise NotRepeatableError
-        if compat.was_written(result):
+        if result.requires_grad:
             raise NotRepeatableError
         fake = compat.inner(result)
         node, constant = None, None
