@@ -229,7 +229,9 @@ class SymbolicMemo(CallMemo):
         with refused, compat.DisableTorchFunction(), compat.without_tracing():
             if any(map(compat.was_changed, call.tensors, inner)):
                 raise UnsafeError("the call writes to an argument")
-            if not compat.have_own_storages(result, call.tensors):
+            # Without writes, the trace does not use which tensors functionalization knows as views.
+            uses_views = self._writes or tracer is None
+            if uses_views and not compat.have_own_storages(result, call.tensors):
                 raise UnsafeError("the call returns a view of an argument")
             if self._writes and tracer is None and views_in(result):
                 raise UnsafeError("the call returns a view")
