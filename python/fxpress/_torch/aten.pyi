@@ -42,7 +42,10 @@ UNDECIDED: int
 class Layout:
     def __init__(self, tensor: torch.Tensor) -> None: ...
     def give(
-        self, tensor: torch.Tensor, numbers: tuple[Any, Sequence[Any], Sequence[Any], Any], elements: Any
+        self,
+        tensor: torch.Tensor,
+        numbers: tuple[Any, Sequence[Any], Sequence[Any], Any],
+        elements: Any,
     ) -> None: ...
 
 def call_digest(

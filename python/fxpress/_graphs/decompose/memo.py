@@ -1,13 +1,13 @@
-"""Instantiate templates for clean calls within a full trace.
+"""Repeat equal calls within a full trace.
 
-A call is clean if nothing wrote to its inputs before, and its results have separate storages. torch
-runs the first clean call with each key, and fxpress records a template of this call. Later clean
-calls with this key instantiate the template. torch runs every call that is not clean.
+torch runs the first call with each key (`traced_calls`). For later calls with this key, fxpress
+adds equal nodes to the trace and creates equal tensors. torch runs every call whose arguments were
+written to.
 
-If torch runs a call, its result may be a view of a tensor that the call created. The result of an
-instance is never a view. If the program writes to a view later, functionalization computes the view
-again. So a call is not instantiated if it returns a view to which the program writes later. torch's
-run of the program before the trace (the first pass) finds these calls.
+If torch runs a call, its result may be a view of a tensor that the call created. A repeated result
+is never a view. If the program writes to a view later, functionalization computes the view again.
+So a call is not repeated if it returns a view to which the program writes later. torch's run of the
+program before the trace (the first pass) finds these calls.
 """
 
 from __future__ import annotations
@@ -16,296 +16,208 @@ import contextlib
 import copy
 import threading
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch.fx import Graph, Node
 
 from fxpress._base.replacement import Replacement
 from fxpress._graphs.decompose import template as kinds
-from fxpress._graphs.decompose.keys import Call, fields_of
-from fxpress._graphs.decompose.reading import TemplateBuilder, TraceContext, nodes_after
-from fxpress._graphs.decompose.template import Output, Template, TemplateNode, TensorSpec
-from fxpress._graphs.decompose.values import Facts, Storage, UnsafeError, Value, facts_of, size_of
-from fxpress._graphs.trace.inputs import add_counts, counted_since
+from fxpress._graphs.decompose.traced_calls import (
+    DESCRIPTION,
+    AddedNode,
+    LayerSpec,
+    OutputSpec,
+    Recipe,
+    Recording,
+    TracedCall,
+    layers_of,
+)
+from fxpress._graphs.decompose.values import UnsafeError
+from fxpress._graphs.trace.fakes import Fakes
+from fxpress._graphs.trace.inputs import add_counts
+from fxpress._graphs.trace.results import (
+    NotRepeatableError,
+    Number,
+    RepeatedValues,
+    Result,
+    mapped,
+)
 from fxpress._torch import decompose as compat
+from fxpress._torch import symbols
 
 
-class _TracedTensor(NamedTuple):
-    """A tensor of the trace."""
-
-    outer: Any  # the FunctionalTensor
-    inner: Any  # the fake tensor in `outer`
-    value: Value
-
-
-class CallMemo:
-    """Runs the calls of one full trace, and of torch's run before the trace.
+class Memo:
+    """The recorded calls of one full trace, and of torch's run before the trace.
 
     Attributes:
-        instantiated: how many calls of the trace were instantiated.
+        instantiated: how many calls of the trace were repeated.
     """
 
     def __init__(self) -> None:
+        self._fakes = Fakes()
         self._nodes: set[Node] = set()
+        self._writes = False  # whether a call may write to a tensor
         self._tracer: Any = None
+        self._recipes: dict[Any, Recipe | None] = {}
         # For the first pass: call -> [(FunctionalTensor, fake tensor)] of results that are views.
         self._views: dict[Node, list[tuple[Any, Any]]] = {}
         self._unchanged: set[Node] = set()  # calls whose views the first pass did not write to
         self.instantiated = 0
 
     def watch(self, graph: Graph) -> None:
-        """Set the graph that is traced next. Calls of torch's operators are instantiated only."""
+        """Set the graph that is traced next. Only calls of torch's operators are repeated."""
+        calls = [node for node in graph.nodes if node.op == "call_function"]
+        self._writes = any(map(compat.may_write, {node.target for node in calls}))
         self._nodes = {
             node
-            for node in graph.nodes
+            for node in calls
             if isinstance(node.target, compat.OpOverload) and compat.is_of_torch(node.target)
         }
 
     def run(self, original: Any, interpreter: Any, node: Node) -> Any:
-        """Run a node by `original`, which is torch's `Interpreter.run_node`, or instantiate it."""
+        """Run a node by `original`, which is torch's `Interpreter.run_node`, or repeat its call."""
         if node not in self._nodes:
             return original(interpreter, node)
         # The tracer counts calls of torch functions, but must not count the calls by fxpress.
         with compat.DisableTorchFunction():
             self._enter_pass(compat.tracer())
             try:
-                is_done, found = self._repeat(interpreter.env, node)
+                call = TracedCall(self._tracer, interpreter.env, node)
             except UnsafeError:
-                is_done, found = False, None
-        if is_done:
-            return found
-        if found is None:
+                call = None
+            else:
+                recipe = self._recipes.get(call.key)
+                if recipe is not None and self._may_repeat(node):
+                    return self._repeat(node, recipe, call)
+        if call is None or call.key in self._recipes:
             result = original(interpreter, node)
         else:
-            result = self._run(original, interpreter, node, *found)
+            result = self._run(original, interpreter, node, call)
         if self._tracer is None:
-            views = views_in(result)
+            views = _views_in(result)
             if not any(map(compat.was_written, views)):
                 self._views[node] = [(view, compat.inner(view)) for view in views]
         return result
-
-    def _repeat(self, env: dict[Node, Any], node: Node) -> tuple[bool, Any]:
-        """Return (True, the result of an instantiated call), or (False, what `_run` gets).
-
-        (False, None): torch runs the call, and nothing is recorded.
-        """
-        raise NotImplementedError
-
-    def _run(self, original: Any, interpreter: Any, node: Node, call: Any, key: Any) -> Any:
-        """Let torch run a call, and record it."""
-        raise NotImplementedError
-
-    def _forget(self) -> None:
-        """Forget the recorded calls, because another trace begins."""
-        raise NotImplementedError
 
     def _enter_pass(self, tracer: Any) -> None:
         if tracer is not self._tracer:  # None in torch's run before the trace
             self._unchanged = {n for n, views in self._views.items() if not _are_changed(views)}
             self._tracer = tracer
-            self._forget()
-            self._views = {}
+            self._recipes, self._views = {}, {}
             self.instantiated = 0
 
-    def _may_instantiate(self, node: Node) -> bool:
-        """Return whether a clean call may be instantiated: no view in its results is written to."""
+    def _may_repeat(self, node: Node) -> bool:
+        """Return whether the program writes to no view in the results of a call."""
         if self._tracer is None:
             self._views[node] = []
-            return True  # the recorded calls of the first pass have no views
-        return node in self._unchanged
+            return True  # the recipes of the first pass have no views
+        return not self._writes or node in self._unchanged
 
-
-class Memo(CallMemo):
-    """The templates of one full trace, and of torch's run before the trace."""
-
-    def __init__(self, fakes: compat.Fakes) -> None:
-        super().__init__()
-        self._fakes = fakes
-        self._forget()
-
-    def _forget(self) -> None:
-        self._templates: dict[Any, Template | None] = {}
-        self._functions: dict[Any, Any] = {}
-        self._tensors: dict[int, _TracedTensor] = {}
-        self._storages: dict[int, Storage] = {}
-
-    def _repeat(self, env: dict[Node, Any], node: Node) -> tuple[bool, Any]:
-        call, key = self._call_and_key(env, node)
-        template = self._templates.get(key)
-        if template is not None and self._may_instantiate(node):
-            return True, self._instantiate(node, template, call, self._functions[key])
-        return False, None if key in self._templates else (call, key)
-
-    def _call_and_key(self, env: dict[Node, Any], node: Node) -> tuple[Call, Any]:
-        fields = fields_of(node.meta, annotated=True)
-        call = Call(node, {used: self._value(env[used]) for used in node.all_input_nodes})
-        return call, call.key(fields)
-
-    def _value(self, value: Any) -> Any:
-        if type(value) in (tuple, list):
-            return type(value)([self._value(item) for item in value])
-        if not isinstance(value, torch.Tensor):
-            return value
-        if type(value) is not compat.FunctionalTensor or compat.was_written(value):
-            raise UnsafeError("an input of a call was written to, or is not a FunctionalTensor")
-        known = self._tensors.get(id(value))
-        inner = compat.inner(value)
-        if known is None or known.inner is not inner:
-            facts = facts_of(inner, None, value.requires_grad)
-            torch_storage = inner.untyped_storage()
-            storage = self._storages.setdefault(
-                torch_storage._cdata, Storage(size_of(torch_storage.nbytes(), None), torch_storage)
-            )
-            known = _TracedTensor(value, inner, Value(id(value), facts, storage))
-            self._tensors[id(value)] = known
-        return known.value
-
-    def _run(self, original: Any, interpreter: Any, node: Node, call: Call, key: Any) -> Any:
-        tracer = self._tracer
-        inputs = [self._tensors[value.node] for value in call.values]
-        last = None if tracer is None else tracer.graph._root.prev
-        counts = {} if tracer is None else dict(tracer.torch_fn_counts)
-        names = None if tracer is None else compat.Candidates(tracer)
-        result = run_noting_names(names, original, interpreter, node)
-        function = None if tracer is None else tracer.torch_fn_metadata
-        self._templates[key] = None
-        with contextlib.suppress(UnsafeError), compat.DisableTorchFunction():
-            if not any(compat.was_changed(each.outer, each.inner) for each in inputs):
-                context = TraceContext(tracer, self._fakes.mode, getattr(names, "of", str))
-                template = self._template(context, node, call, inputs, last, result)
-                calls = () if tracer is None else counted_since(tracer.torch_fn_counts, counts)
-                is_own = compat.have_own_storages(result, [each.outer for each in inputs])
-                # In the first pass, it is not known yet whether the program writes to a view later.
-                is_known = tracer is not None or not views_in(result)
-                if is_own and is_known and _is_clean(template, len(call.storages)):
-                    self._templates[key] = template._replace(calls=tuple(calls))
-                    self._functions[key] = function
+    def _run(self, original: Any, interpreter: Any, node: Node, call: TracedCall) -> Any:
+        """Let torch run a call, and record its recipe if there is one."""
+        with compat.DisableTorchFunction():
+            recording = Recording(self._fakes, self._tracer, call, node)
+        result = recording.run(original, interpreter, node)
+        if recording.is_repeatable():  # else, the next equal call may have another trace
+            self._recipes[call.key] = None
+            refused = contextlib.suppress(UnsafeError, NotRepeatableError)
+            with refused, compat.DisableTorchFunction(), compat.without_tracing():
+                if self._is_clean(result, call):
+                    self._recipes[call.key] = recording.recipe(result)
         return result
 
-    def _template(
-        self,
-        context: TraceContext,
-        node: Node,
-        call: Call,
-        tensors: list[_TracedTensor],
-        last: Any,
-        result: Any,
-    ) -> Template:
+    def _is_clean(self, result: Any, call: TracedCall) -> bool:
+        """Return whether nothing depends on which tensors functionalization knows as views."""
+        if self._tracer is not None and not self._writes:
+            return True
+        # In the first pass, it is not known yet whether the program writes to a view later.
+        if self._writes and self._tracer is None and _views_in(result):
+            return False
+        return compat.have_own_storages(result, call.tensors)
+
+    def _repeat(self, node: Node, recipe: Recipe, call: TracedCall) -> Any:
+        """Add the nodes of a recipe to the trace, and return the call's result."""
         tracer = self._tracer
-        inputs: list[Any] = []
-        added: list[Node] = []
+        with compat.without_tracing():
+            values = RepeatedValues(self._fakes, call.fakes, call.numbers, recipe.new)
+            nodes = dict(zip(recipe.nodes, call.nodes, strict=True))
+            source = None if tracer is None else compat.source_in_trace(node)
+            for each in recipe.added:
+                self._add(each, node, source, nodes, values)
+            result = mapped(recipe.result, (OutputSpec,), lambda o: self._output(o, nodes, values))
+            for index, layer, known in recipe.learnt:
+                _give(known, layers_of(call.tensors[index])[layer], values)
+            for number, slot in recipe.slots:
+                found = values.numbers[number.number]
+                symbols.set_slot(found, slot._replace(node=nodes[slot.node]), tracer)
         if tracer is not None:
-            for tensor in tensors:
-                found, constant = compat.node_of(tensor.inner, tracer)
-                if found is None or constant is not None:
-                    raise UnsafeError("an input of a call is a constant")
-                inputs.append((tensor.inner, found))
-            added = nodes_after(last, tracer.graph)
-        else:
-            inputs = [(tensor.inner, object()) for tensor in tensors]
-        wrapped = {v: t.outer for v, t in zip(call.values, tensors, strict=True)}
-        meta = {field: node.meta[field] for field in fields_of(node.meta, annotated=True)}
-        builder = TemplateBuilder(context, node.target, inputs, [], wrapped, meta, call)
-        return builder.build(added, result)
-
-    def _instantiate(self, node: Node, template: Template, call: Call, function: Any) -> Any:
-        """Instantiate a template in the trace, and return the call's results."""
-        storages = [*call.storages, *[Storage(nbytes) for nbytes in template.fresh]]
-        with compat.without_dispatch():
-            made = self._write(node, template, call, storages)
-        result = self._result(template.result, storages, made)
-        if self._tracer is not None:
             self.instantiated += 1
-            self._tracer.torch_fn_metadata = function
-            add_counts(self._tracer, template.calls)
+            tracer.torch_fn_metadata = recipe.function
+            add_counts(tracer, recipe.calls)
         return result
 
-    def _write(
-        self, call_node: Node, template: Template, call: Call, storages: list[Storage]
-    ) -> list[Node]:
-        made: list[Node] = []
-        if not template.nodes:
-            return made
-        tracer = self._tracer
-        inputs = [self._node_of(value) for value in call.values]
+    def _add(
+        self,
+        added: AddedNode,
+        call: Node,
+        source: Any,
+        nodes: dict[Node, Node],
+        values: RepeatedValues,
+    ) -> None:
+        """Add a node to the trace, and to `nodes`, which maps recorded nodes to new nodes."""
+        graph = self._tracer.graph
+        recorded = added.node
+        if recorded is None:
+            graph._graph_namespace.create_name(added.candidate, None)
+            return
+        args = torch.fx.node.map_arg(recorded.args, nodes.__getitem__)
+        kwargs = torch.fx.node.map_arg(recorded.kwargs, nodes.__getitem__)
+        made = graph.create_node("call_function", recorded.target, args, kwargs, added.candidate)
+        nodes[recorded] = made
+        value = mapped(added.value, (Result, Number), lambda item: _made(item, values))
+        for key, how, item in added.meta:
+            made.meta[key] = self._item(key, how, item, call, source, value)
+        if compat.EAGER_INPUTS in made.meta:
+            compat.set_eager_inputs(made)
 
-        def argument(recorded: Node) -> Node:
-            number = template.numbers[recorded]
-            return inputs[-1 - number] if number < 0 else made[number]
+    def _item(self, key: str, how: str, item: Any, call: Node, source: Any, value: Any) -> Any:
+        """Return an item of the meta of a new node; `how` and `item` are from the recipe."""
+        if how is kinds.VALUE:
+            return value
+        if how is DESCRIPTION:
+            return self._fakes.description(value)
+        if how is kinds.COPIED or how is kinds.STACK:
+            return copy.copy(call.meta[key])
+        if how is kinds.COPIED_LITERAL:
+            return copy.copy(item)
+        if how is kinds.SOURCE:
+            return [source]
+        return compat.next_sequence_number() if how is kinds.SEQUENCE else item
 
-        source = compat.source_in_trace(call_node)
-        for entry in template.nodes:
-            assert entry.original is not None
-            args = torch.fx.node.map_arg(entry.original.args, argument)
-            kwargs = torch.fx.node.map_arg(entry.original.kwargs, argument)
-            node = tracer.graph.create_node(
-                "call_function", entry.target, args, kwargs, entry.candidate
-            )
-            node.meta = self._meta(entry, call_node, source, storages)
-            if compat.EAGER_INPUTS in node.meta:
-                compat.set_eager_inputs(node)
-            made.append(node)
+    def _output(self, output: OutputSpec, nodes: dict[Node, Node], values: RepeatedValues) -> Any:
+        fake = values.create(output.result)
+        if output.node is not None:
+            compat.set_node(fake, nodes[output.node], self._tracer)
+        made = compat.functional(fake, None)
+        for layer, known in zip(layers_of(made), output.layers, strict=True):
+            if known is not None:
+                _give(known, layer, values)
         return made
 
-    def _node_of(self, value: Value) -> Node:
-        node: Node = compat.node_of(self._tensors[value.node].inner, self._tracer)[0]
-        return node
 
-    def _meta(
-        self, entry: TemplateNode, node: Node, source: Any, storages: list[Storage]
-    ) -> dict[str, Any]:
-        return {
-            key: self._made(entry.value, storages)
-            if how is kinds.VALUE
-            else meta_of_instance(key, how, item, node, source)
-            for key, how, item in entry.meta
-        }
-
-    def _made(self, value: Any, storages: list[Storage]) -> Any:
-        """Return a new value for a node, from the value's description in the template."""
-        if type(value) is TensorSpec:
-            return self._tensor(value.facts, storages[value.storage], value.is_whole)
-        if type(value) in (tuple, list):
-            return type(value)([self._made(item, storages) for item in value])
-        return value
-
-    def _tensor(self, facts: Facts, storage: Storage, is_whole: bool) -> Any:
-        if storage.made is None and not is_whole:
-            storage.made = self._fakes.storage(storage.nbytes, None)
-        made = self._fakes.tensor(*facts[:5], storage.made, facts.requires_grad)
-        if storage.made is None:
-            storage.made = made.untyped_storage()
-        return made
-
-    def _result(self, result: Any, storages: list[Storage], made: list[Node]) -> Any:
-        """Return the results of an instantiated call; map their tensors to nodes in the tracer."""
-        if type(result) is Output:
-            with compat.without_dispatch():
-                inner = self._tensor(result.facts, storages[result.storage], True)
-            if self._tracer is not None:
-                compat.set_node(inner, made[result.value], self._tracer)
-            return compat.functional(inner, None)
-        if type(result) in (tuple, list):
-            return type(result)([self._result(item, storages, made) for item in result])
-        return result
+def _made(item: Any, values: RepeatedValues) -> Any:
+    return values.numbers[item.number] if type(item) is Number else values.create(item)
 
 
-def meta_of_instance(key: str, how: str, item: Any, node: Node, source: Any) -> Any:
-    """Return an item of the meta of an instance's node, except its value.
-
-    `how` and `item` are from the template. `node` is the call, and `source` its provenance record.
-    """
-    if how is kinds.COPIED or how is kinds.STACK:
-        return copy.copy(node.meta[key])
-    if how is kinds.COPIED_LITERAL:
-        return copy.copy(item)
-    if how is kinds.SOURCE:
-        return [source]
-    return compat.next_sequence_number() if how is kinds.SEQUENCE else item
+def _give(known: LayerSpec, layer: Any, values: RepeatedValues) -> None:
+    """Give a tensor the symbolic sizes and the layout of a recorded tensor."""
+    parts = (known.numbers, known.elements)
+    numbers, elements = mapped(parts, (Number,), lambda number: values.numbers[number.number])
+    known.layout.give(layer, (0, *numbers), elements)
 
 
-def views_in(result: Any) -> list[Any]:
+def _views_in(result: Any) -> list[Any]:
     """Return the tensors in a result that functionalization treats as views."""
     return [
         tensor
@@ -319,38 +231,8 @@ def _are_changed(views: list[tuple[Any, Any]]) -> bool:
     return any(compat.was_written(t) or compat.was_changed(t, fake) for t, fake in views)
 
 
-def run_noting_names(
-    names: compat.Candidates | None, original: Any, interpreter: Any, node: Node
-) -> Any:
-    """Run a call by `original`; record the names that torch proposes for new nodes in `names`."""
-    if names is None:
-        return original(interpreter, node)
-    names.note()
-    try:
-        return original(interpreter, node)
-    finally:
-        names.stop()
-
-
-def _is_clean(template: Template, inputs: int) -> bool:
-    """Return whether each result fills a new storage. Inputs have the first `inputs` storages."""
-    outputs = [o for o in compat.pytree.tree_leaves(template.result, _is_output) if _is_output(o)]
-    storages = [output.storage for output in outputs]
-    return (
-        len(set(storages)) == len(storages)
-        and all(storage >= inputs for storage in storages)
-        and all(o.facts.offset == 0 and not o.facts.wrapper_requires_grad for o in outputs)
-        and not template.is_symbolic
-        and not any(how is kinds.COUNTED for node in template.nodes for _, how, _ in node.meta)
-    )
-
-
-def _is_output(value: Any) -> bool:
-    return type(value) is Output
-
-
 class _Active(threading.local):
-    memo: CallMemo | None = None
+    memo: Memo | None = None
 
 
 _active = _Active()
@@ -367,7 +249,7 @@ _replaced_run_node = Replacement(*compat.RUN_NODE, _run_node)
 
 
 @contextlib.contextmanager
-def use_memo(memo: CallMemo) -> Iterator[None]:
+def use_memo(memo: Memo) -> Iterator[None]:
     """Let torch's traces in this thread use `memo` within the block."""
     outer, _active.memo = _active.memo, memo
     try:

@@ -117,7 +117,7 @@ def _nodes_to_keep(added: list[Node], returned: Iterable[Node]) -> list[Entry]:
 class TraceContext(NamedTuple):
     """The tracer and the fake mode of a call's trace."""
 
-    tracer: Any  # None: torch ran the call without a trace
+    tracer: Any
     mode: Any  # the program's fake mode
     candidate: Callable[[str], str]  # name of a node -> the name that torch proposed for the node
 
@@ -237,8 +237,7 @@ class TemplateBuilder:
             raise UnsafeError(f"{self._target}: the trace reads an item of a result twice")
         self._returned = returned
         described = self._result(result)
-        tracer = self._context.tracer
-        calls = () if tracer is None else tuple(tracer.torch_fn_counts.items())
+        calls = tuple(self._context.tracer.torch_fn_counts.items())
         fresh = tuple(self._fresh)
         written = self._written
         writes = None if written is None else self._call.number_of(written)
@@ -388,8 +387,6 @@ class TemplateBuilder:
         return Output(number, facts, self._storage(inner), compat.is_base(result))
 
     def _number_of(self, inner: torch.Tensor) -> int:
-        if self._context.tracer is None:
-            return 0
         node, constant = compat.node_of(inner, self._context.tracer)
         if node not in self._numbers or constant is not None:
             raise self._refuse("the call returns a constant or a tensor without a recorded node")

@@ -13,14 +13,12 @@ from torch.fx import GraphModule, Node
 
 from fxpress._graphs.decompose import joint
 from fxpress._graphs.decompose.calls import calls_of
-from fxpress._graphs.decompose.memo import CallMemo, Memo, use_memo
+from fxpress._graphs.decompose.memo import Memo, use_memo
 from fxpress._graphs.decompose.names import Naming
-from fxpress._graphs.decompose.symbolic_memo import SymbolicMemo
 from fxpress._graphs.export.unlift import module as module_of
 from fxpress._torch import decompose_whole as compat
-from fxpress._torch.decompose import Fakes, has_modes, pytree
-from fxpress._torch.fakes import Layout
-from fxpress._torch.symbols import has_symbols
+from fxpress._torch.decompose import has_modes, pytree
+from fxpress._torch.fakes import fake_result
 
 _Table = dict[Any, Callable[..., Any]]
 # The graph module, signature, state_dict and constants of a decomposed program.
@@ -76,17 +74,13 @@ def traced(
 
 
 @contextlib.contextmanager
-def _memo_of(program: ExportedProgram, uses_templates: bool) -> Iterator[CallMemo | None]:
+def _memo_of(program: ExportedProgram, uses_templates: bool) -> Iterator[Memo | None]:
     """Yield a Memo with templates for traces in the block, or None to use no templates."""
-    if not uses_templates or has_modes():  # the user's mode may observe calls
+    # A mode of the user may observe calls.
+    if not uses_templates or has_modes() or fake_result is None:
         yield None
         return
-    mode = compat.fake_mode_of(program.graph_module)
-    memo: CallMemo
-    if has_symbols(mode.shape_env) and Layout is not None:
-        memo = SymbolicMemo()
-    else:
-        memo = Memo(Fakes(mode))
+    memo = Memo()
     with use_memo(memo):
         yield memo
 
@@ -123,7 +117,7 @@ def _inference_parts(
     overridden: contextlib.AbstractContextManager[None],
     table: _Table,
     custom_triton_ops: bool,
-    memo: CallMemo | None,
+    memo: Memo | None,
 ) -> Parts:
     module = module_of(program)
     wrapped = _state_of(module)

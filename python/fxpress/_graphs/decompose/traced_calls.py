@@ -1,0 +1,338 @@
+"""Record what torch's run of a call adds to a trace, and find the key of equal calls.
+
+The nodes that torch adds for a call depend on more than the sizes of its arguments: on which
+SymInts are the same object, which SymInts have nodes, and what torch knows about the layout of each
+tensor. The key of a call contains all of these.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch.fx import Node
+
+from fxpress._graphs.decompose import template as kinds
+from fxpress._graphs.decompose.keys import fields_of
+from fxpress._graphs.decompose.reading import MetaItems, nodes_after
+from fxpress._graphs.decompose.values import UnsafeError
+from fxpress._graphs.trace.fakes import Fakes, is_simple
+from fxpress._graphs.trace.inputs import counted_since
+from fxpress._graphs.trace.results import (
+    CONSTANTS,
+    SEQUENCES,
+    CallValues,
+    NotRepeatableError,
+    Number,
+    Result,
+    numbers_of,
+    symbolic,
+)
+from fxpress._torch import decompose as compat
+from fxpress._torch import symbols
+from fxpress._torch.fakes import UNDECIDED, Layout, known_layout
+from fxpress._torch.tracing import cache_counts
+
+DESCRIPTION = "description"  # how a node gets its `tensor_meta`: from its value
+
+
+class TracedCall:
+    """The arguments of an operator call in a trace, or in torch's run before the trace.
+
+    Attributes:
+        key: all on which torch's run of the call depends.
+        tensors: the distinct FunctionalTensors among the arguments.
+        fakes: the fake tensors in `tensors`.
+        numbers: the distinct symbolic ints of the arguments and of their sizes.
+        nodes: node of an argument or of a symbolic int -> its index.
+    """
+
+    def __init__(self, tracer: Any, env: dict[Node, Any], node: Node) -> None:
+        self._tracer = tracer
+        self._indexes: dict[int, int] = {}
+        self._places: dict[int, int] = {}
+        self._storages: dict[int, int] = {}
+        self._key: list[Any] = [node.target, fields_of(node.meta, annotated=True), *node.kwargs]
+        self.tensors: list[Any] = []
+        self.fakes: list[Any] = []
+        self.numbers: list[torch.SymInt] = []
+        self.nodes: dict[Node, int] = {}
+        todo = [*node.args, *node.kwargs.values()][::-1]
+        while todo:
+            value = todo.pop()
+            if type(value) is Node:
+                value = env[value]
+            kind = type(value)
+            if kind is compat.FunctionalTensor:
+                self._add_tensor(value)
+            elif kind in CONSTANTS:
+                self._key += (kind, value)
+            elif kind is float:
+                self._key.append(repr(value))  # -0.0 differs from 0.0, and nan equals nan
+            elif kind in SEQUENCES:
+                self._key.append((kind, len(value)))
+                todo += value[::-1]
+            elif kind is torch.SymInt:
+                self._add_number(value)
+            else:
+                raise UnsafeError(f"an argument of a call is of type {kind.__name__}")
+        if not self.tensors:
+            raise UnsafeError("a call has no tensors")
+        self.shape_env = self.fakes[0].fake_mode.shape_env
+        self.key = (*self._key, *symbols.state(self.shape_env))
+
+    def _add_tensor(self, tensor: Any) -> None:
+        number = self._indexes.get(id(tensor))
+        if number is not None:
+            self._key.append(-1 - number)
+            return
+        if compat.was_written(tensor):  # reading its fake tensor would add nodes
+            raise UnsafeError("an input of a call was written to")
+        fake = compat.inner(tensor)
+        bits = (fake.is_inference(), fake.is_conj(), fake.is_neg(), fake.is_quantized)
+        if any(bits) or not is_simple(fake):
+            raise UnsafeError("an input of a call is not a simple tensor")
+        self._indexes[id(tensor)] = len(self.tensors)
+        self.tensors.append(tensor)
+        self.fakes.append(fake)
+        storage = fake.untyped_storage()._cdata
+        place = self._storages.setdefault(storage, len(self._storages))
+        self._key += (place, tensor.dtype, tensor.device, tensor.requires_grad, fake.requires_grad)
+        self._key.append(symbols.comparable(fake.untyped_storage().nbytes()))
+        if self._tracer is not None:
+            node, constant = compat.node_of(fake, self._tracer)
+            if node is None or constant is not None:
+                raise UnsafeError("an input of a call is a constant")
+            self._key.append(self._place(node))
+        for layer in layers_of(tensor):
+            known = known_layout(layer)
+            if known & UNDECIDED:
+                raise UnsafeError("the layout of a tensor depends on the values of symbols")
+            sizes, strides, offset = numbers_of(layer)
+            self._key += (known, len(sizes))
+            for each in (*sizes, *strides, offset, *elements_of(layer)):
+                self._add_number(each)
+
+    def _add_number(self, number: Any) -> None:
+        if type(number) is not torch.SymInt:
+            self._key.append(number)
+            return
+        place = self._places.setdefault(id(number.node), len(self.numbers))
+        self._key.append((place,))
+        if place == len(self.numbers):
+            self.numbers.append(number)
+            self._key += (number.node._expr, self.slot(number))
+
+    def slot(self, number: Any) -> Any:
+        """Return how the trace finds the node of a symbolic int, with the place of the node."""
+        if self._tracer is None:
+            return None
+        slot = symbols.slot_of(number, self._tracer)
+        return None if slot is None else slot._replace(node=self._place(slot.node))
+
+    def _place(self, node: Node) -> int:
+        return self.nodes.setdefault(node, len(self.nodes))
+
+
+def layers_of(tensor: Any) -> tuple[Any, Any, Any]:
+    """Return the three tensors of which a FunctionalTensor consists; the fake tensor is first."""
+    return compat.inner(tensor), tensor.elem, tensor
+
+
+_LAYERS = 3
+
+
+def elements_of(layer: Any) -> tuple[Any, ...]:
+    """Return the number of elements if torch has computed it, in a tuple."""
+    return (layer.numel(),) if known_layout(layer) & 1 else ()
+
+
+class LayerSpec(NamedTuple):
+    """The symbolic sizes of a tensor, and the facts about its layout that torch has computed."""
+
+    layout: Any
+    numbers: Any  # sizes, strides, offset; a Number for each symbolic int
+    elements: Any  # the number of elements; 1 if torch has not computed it
+
+
+class OutputSpec(NamedTuple):
+    """A tensor that a call returns."""
+
+    node: Node | None  # its node in the recorded trace; None: torch ran the call without a trace
+    result: Result  # its fake tensor
+    layers: list[LayerSpec | None]  # of `layers_of`; None: a tensor without symbolic sizes
+
+
+class AddedNode(NamedTuple):
+    """A node that a call adds to the trace."""
+
+    candidate: str  # the name that torch proposed
+    node: Node | None  # the recorded node; None: it has no users, and only its name is reserved
+    meta: list[tuple[str, str, Any]]  # as in `TemplateNode.meta`
+    value: Any  # with a Result for each tensor, and a Number for a symbolic int
+
+
+class Recipe(NamedTuple):
+    """What torch's run of a call has changed."""
+
+    nodes: dict[Node, int]  # `TracedCall.nodes`
+    added: list[AddedNode]
+    slots: list[tuple[Number, symbols.Slot]]  # how the trace finds nodes of symbolic ints
+    learnt: list[tuple[int, int, LayerSpec]]  # (argument, layer) whose layout torch has computed
+    result: Any  # with an OutputSpec for each tensor
+    new: list[torch.SymInt]  # the symbolic ints that no argument had
+    calls: list[tuple[Any, int]]  # (function of torch, number of its calls)
+    function: Any  # the last function of torch that was called
+
+
+def _tensors(result: Any) -> list[Any]:
+    return [t for t in compat.pytree.tree_leaves(result) if type(t) is compat.FunctionalTensor]
+
+
+class Recording:
+    """Records what torch's run of one call changes. Create it before the run."""
+
+    def __init__(self, fakes: Fakes, tracer: Any, call: TracedCall, node: Node) -> None:
+        self._tracer, self._call = tracer, call
+        self._values = CallValues(fakes, call.fakes, call.numbers)
+        meta = {field: node.meta[field] for field in fields_of(node.meta, annotated=True)}
+        self._meta = MetaItems(node.target, meta, tracer)
+        self._layouts = [known_layout(layer) for layer in self._layers()]
+        self._slots = [*map(call.slot, call.numbers)]
+        self._nodes = dict(call.nodes)
+        self._before = (cache_counts()[0], symbols.state(call.shape_env))
+        if tracer is not None:
+            self._last = tracer.graph._root.prev
+            self._counts = dict(tracer.torch_fn_counts)
+            self._names = compat.Candidates(tracer)
+
+    def _layers(self) -> list[Any]:
+        return [layer for tensor in self._call.tensors for layer in layers_of(tensor)]
+
+    def run(self, original: Any, interpreter: Any, node: Node) -> Any:
+        """Let torch run the call, and return its result."""
+        if self._tracer is None:
+            return original(interpreter, node)
+        self._names.note()
+        try:
+            return original(interpreter, node)
+        finally:
+            self._names.stop()
+
+    def is_repeatable(self) -> bool:
+        """Return whether equal calls change the same: the call changed no state of torch."""
+        return self._before == (cache_counts()[0], symbols.state(self._call.shape_env))
+
+    def recipe(self, result: Any) -> Recipe:
+        """Return the recipe of the call; raise NotRepeatableError or UnsafeError if it has none."""
+        call = self._call
+        if any(map(compat.was_changed, call.tensors, call.fakes)):
+            raise NotRepeatableError
+        layers = [
+            (place, layer)
+            for place, layer in enumerate(self._layers())
+            if known_layout(layer) != self._layouts[place]
+        ]
+        calls: list[tuple[Any, int]] = []
+        added: list[AddedNode] = []
+        slots: list[tuple[torch.SymInt, symbols.Slot]] = []
+        function = None
+        if self._tracer is not None:
+            function = self._tracer.torch_fn_metadata
+            calls = counted_since(self._tracer.torch_fn_counts, self._counts)
+            returned = [layer for tensor in _tensors(result) for layer in layers_of(tensor)]
+            slots = self._changed_slots([*[layer for _, layer in layers], *returned])
+            added = self._added([slot.node for _, slot in slots])
+        described = self._result(result)
+        learnt = [(*divmod(place, _LAYERS), self._layer(layer)) for place, layer in layers]
+        named = [(self._values.number(number), slot) for number, slot in slots]
+        new = self._values.new_numbers
+        if any(symbols.expression_of(number, call.shape_env) is None for number in new):
+            raise NotRepeatableError  # an unbacked symbol belongs to one tensor
+        return Recipe(self._nodes, added, named, learnt, described, new, calls, function)
+
+    def _changed_slots(self, layers: list[Any]) -> list[tuple[torch.SymInt, symbols.Slot]]:
+        """Return the slots that the call set, of arguments' numbers and the numbers in `layers`."""
+        call = self._call
+        known = dict(zip(map(_identity, call.numbers), self._slots, strict=True))
+        found = {}
+        for number in (*call.numbers, *(n for layer in layers for n in _numbers_in(layer))):
+            place = _identity(number)
+            slot = symbols.slot_of(number, self._tracer)
+            if slot is not None and (place not in known or call.slot(number) != known[place]):
+                found[place] = (number, slot)
+        return [*found.values()]
+
+    def _added(self, needed: list[Node]) -> list[AddedNode]:
+        """Describe the nodes that the call added; other values use the nodes `needed`."""
+        nodes = nodes_after(self._last, self._tracer.graph)
+        live = set()
+        wanted = set(needed)
+        for node in reversed(nodes):
+            if node in wanted or type(node.meta.get("val")) not in symbols.KINDS:
+                live.add(node)
+                wanted.update(node.all_input_nodes)
+        if any(node not in live and node not in self._nodes for node in wanted):
+            raise NotRepeatableError  # it uses a node of another call
+        return [self._node(node, node in live) for node in nodes]
+
+    def _node(self, node: Node, is_live: bool) -> AddedNode:
+        candidate = self._names.of(node.name)
+        if not is_live:
+            return AddedNode(candidate, None, [], None)
+        if node.op != "call_function":
+            raise NotRepeatableError
+        described: Any = None
+        value = node.meta.get("val")
+        if type(value) is torch.SymInt:
+            described = self._values.number(value)
+        elif value is not None:
+            described = self._values.result(value)
+        meta = [self._item(key, item, described) for key, item in node.meta.items()]
+        return AddedNode(candidate, node, meta, described)
+
+    def _item(self, key: str, item: Any, value: Any) -> tuple[str, str, Any]:
+        if key == "tensor_meta" and type(value) is Result:
+            return key, DESCRIPTION, None
+        described: tuple[str, str, Any] = self._meta.item(key, item, value)
+        if described[1] is kinds.COUNTED:
+            raise NotRepeatableError
+        return described
+
+    def _result(self, result: Any) -> Any:
+        if type(result) in (list, tuple):
+            return type(result)([self._result(each) for each in result])
+        if result is None:
+            return None
+        if type(result) is not compat.FunctionalTensor or compat.was_written(result):
+            raise NotRepeatableError
+        fake = compat.inner(result)
+        node, constant = None, fake.constant
+        if self._tracer is not None and constant is None:
+            node, constant = compat.node_of(fake, self._tracer)
+        if result.requires_grad or constant is not None:
+            raise NotRepeatableError
+        described = self._values.result(fake)
+        return OutputSpec(node, described, [self._layer(layer) for layer in layers_of(result)])
+
+    def _layer(self, layer: Any) -> LayerSpec | None:
+        if known_layout(layer) & UNDECIDED:
+            raise NotRepeatableError
+        numbers = _numbers_in(layer)
+        if not numbers:
+            return None
+        for number in numbers:
+            self._values.number(number)
+        (elements,) = elements_of(layer) or (1,)
+        argument = self._values.argument
+        return LayerSpec(Layout(layer), argument(numbers_of(layer)), argument(elements))
+
+
+def _numbers_in(layer: Any) -> tuple[torch.SymInt, ...]:
+    """Return the symbolic ints of a tensor."""
+    sizes, strides, offset = numbers_of(layer)
+    return symbolic((*sizes, *elements_of(layer)), strides, offset)
+
+
+def _identity(number: torch.SymInt) -> int:
+    return id(number.node)
