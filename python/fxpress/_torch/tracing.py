@@ -56,10 +56,6 @@ FIND_UNBACKED = (symbolic_shapes, "_free_unbacked_symbols_with_path")
 CACHE_KEY = (FakeTensorMode, "_cache_key")
 FAKE_OF_CACHE = (FakeTensorMode, "_get_output_tensor_from_cache_entry")
 
-_ATTENTION_BACKENDS = [
-    getattr(torch._C, f"_get_{name}_sdp_enabled")
-    for name in ("flash", "mem_efficient", "math", "cudnn", "overrideable")
-]
 _TAGS = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
 # Operators that make_fx traces as other operators, or does not trace.
 _SPECIAL = (
@@ -155,33 +151,13 @@ def excluded_autograd() -> Any:
 def state_of_cache_keys() -> tuple[Any, ...]:
     """Return the state of this thread that keys of the cache of fake tensors contain."""
     is_tracing = proxy_tensor.get_proxy_mode() is not None
-    return (*default_dtype_and_device(), torch.is_inference_mode_enabled(), is_tracing)
+    defaults = (torch.get_default_dtype(), torch._C._get_default_device())
+    return (*defaults, torch.is_inference_mode_enabled(), is_tracing)
 
 
-def cache_counts() -> tuple[int, int]:
-    """Return how many results the cache of fake tensors did not have, and how many it had."""
-    return FakeTensorMode.cache_misses, FakeTensorMode.cache_hits
-
-
-def count_hits(number: int) -> None:
-    """Add to the number of results that the cache of fake tensors had."""
-    FakeTensorMode.cache_hits += number
-
-
-def default_dtype_and_device() -> tuple[torch.dtype, torch.device]:
-    """Return the defaults on which results of operators depend."""
-    return torch.get_default_dtype(), torch._C._get_default_device()
-
-
-def attention_backends() -> tuple[Any, ...]:
-    """Return which kernels of scaled_dot_product_attention are enabled."""
-    return tuple([is_enabled() for is_enabled in _ATTENTION_BACKENDS])
-
-
-def dispatch_modes() -> int:
-    """Return the number of active dispatch modes, without pre-dispatch modes."""
-    count: int = torch._C._len_torch_dispatch_stack()
-    return count
+def cache_misses() -> int:
+    """Return how many results the cache of fake tensors did not have."""
+    return FakeTensorMode.cache_misses
 
 
 def counted_gradients() -> int:

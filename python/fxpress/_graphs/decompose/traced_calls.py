@@ -31,7 +31,7 @@ from fxpress._graphs.trace.results import (
 from fxpress._torch import decompose as compat
 from fxpress._torch import symbols
 from fxpress._torch.fakes import UNDECIDED, Layout, known_layout
-from fxpress._torch.tracing import cache_counts
+from fxpress._torch.tracing import cache_misses
 
 DESCRIPTION = "description"  # how a node gets its `tensor_meta`: from its value
 
@@ -200,7 +200,7 @@ class Recording:
         self._layouts = [known_layout(layer) for layer in self._layers()]
         self._slots = [*map(call.slot, call.numbers)]
         self._nodes = dict(call.nodes)
-        self._before = (cache_counts()[0], symbols.state(call.shape_env))
+        self._before = (cache_misses(), symbols.state(call.shape_env))
         if tracer is not None:
             self._last = tracer.graph._root.prev
             self._counts = dict(tracer.torch_fn_counts)
@@ -221,7 +221,7 @@ class Recording:
 
     def is_repeatable(self) -> bool:
         """Return whether equal calls change the same: the call changed no state of torch."""
-        return self._before == (cache_counts()[0], symbols.state(self._call.shape_env))
+        return self._before == (cache_misses(), symbols.state(self._call.shape_env))
 
     def recipe(self, result: Any) -> Recipe:
         """Return the recipe of the call; raise NotRepeatableError or UnsafeError if it has none."""

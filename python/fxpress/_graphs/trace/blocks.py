@@ -14,7 +14,6 @@ from fxpress._graphs.trace.cache_keys import CacheKeys
 from fxpress._graphs.trace.captured import Captured
 from fxpress._graphs.trace.fakes import Fakes, is_plain
 from fxpress._graphs.trace.inputs import Inputs, without_stack_traces
-from fxpress._graphs.trace.operator_results import OperatorResults
 from fxpress._graphs.trace.proxy_calls import ProxyCalls
 from fxpress._torch.tracing import (
     CACHE_KEY,
@@ -124,7 +123,7 @@ def fast_tracing() -> Iterator[None]:
     outer = dict(vars(_trace))
     _trace.fakes = Fakes()
     _trace.inputs = Inputs(_trace.fakes)
-    _trace.calls = ProxyCalls(_trace.fakes, OperatorResults(_trace.fakes).run)
+    _trace.calls = ProxyCalls(_trace.fakes)
     _trace.captured = Captured(_trace.fakes, _trace.calls)
     _trace.keys = CacheKeys()
     try:

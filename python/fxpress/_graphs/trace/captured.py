@@ -125,7 +125,7 @@ class Captured:
                     key = None
         if key is None:
             return original(interpreter, node)
-        misses, _ = compat.cache_counts()
+        misses = compat.cache_misses()
         with compat.DisableTorchFunction():  # torch counts calls of its functions
             recording = _Recording(self._fakes, tracer, inputs, numbers)
         self._calls.recording = recording
@@ -133,7 +133,7 @@ class Captured:
             result = original(interpreter, node)
         finally:
             self._calls.recording = None
-        if compat.cache_counts()[0] == misses:  # else, later calls may have other storages
+        if compat.cache_misses() == misses:  # else, later calls may have other storages
             with compat.DisableTorchFunction():
                 recipe = recording.recipe(result)
             # Autograd does not see that an instantiated view is a view, so it would miss a write.

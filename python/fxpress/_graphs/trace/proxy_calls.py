@@ -7,7 +7,6 @@ import functools
 import sys
 import traceback
 import types
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -102,9 +101,8 @@ class _SpecialError(Exception):
 class ProxyCalls:
     """Traces the operator calls of one trace."""
 
-    def __init__(self, fakes: Fakes, run: Callable[..., Any]) -> None:
+    def __init__(self, fakes: Fakes) -> None:
         self._fakes = fakes
-        self._run = run  # runs an operator on fake tensors: (tracer, operator, args, kwargs)
         self._stacks = StackTraces()
         self._plain: dict[OpOverload, bool] = {}
         self.recording: Any = None  # records the operators of one call of a captured graph
@@ -121,10 +119,7 @@ class ProxyCalls:
                 if recording is not None:
                     recording.begin(function, args, kwargs, len(tracer.graph.nodes) - length)
                 node = self.create_node(tracer, function, nodes, keywords)
-                if recording is None:
-                    out = self._run(tracer, function, args, kwargs)
-                else:
-                    out = function(*args, **kwargs)
+                out = function(*args, **kwargs)
                 gradients = counted_gradients()
                 if is_simple(out) and not has_new_symbols(out.fake_mode):
                     self.set_result(node, out, tracer)
