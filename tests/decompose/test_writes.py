@@ -114,6 +114,6 @@ def test_checks_compare_a_trace_with_instantiated_calls(monkeypatch: pytest.Monk
         decompose.run_decompositions(program, {})
     assert decompose.report().reason
     assert decompose.report().instantiated
-    monkeypatch.setattr(Memo, "_may_instantiate", lambda self, node: True)
+    monkeypatch.setattr(Memo, "_may_repeat", lambda self, node: True)
     with decompose.check_templates(), pytest.raises(fxpress.InternalError, match="nodes"):
         decompose.run_decompositions(program)

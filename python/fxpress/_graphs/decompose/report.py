@@ -15,7 +15,7 @@ class Report:
 
     Attributes:
         calls: how many operator calls the program has.
-        instantiated: how many calls were instantiated from a template, also within a full trace.
+        instantiated: how many calls were instantiated from a template, or repeated in a full trace.
         traced: how many new templates were traced for this program.
         kept: how many templates from earlier programs were used.
         reason: why the program was traced in full; empty if it was not.
@@ -43,7 +43,7 @@ class Report:
         if self.reason:
             return (
                 f"the program was traced in full ({self.reason}); {self.instantiated} of "
-                f"{self.calls} calls were instantiated from templates within the trace"
+                f"{self.calls} calls were repeated within the trace"
             )
         lines = [
             f"{self.instantiated} of {self.calls} calls were instantiated from templates: "

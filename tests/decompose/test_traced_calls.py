@@ -1,0 +1,152 @@
+"""Full traces of programs with symbolic sizes, in which equal calls are repeated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.export import Dim, ExportedProgram, export
+from torch.nn import functional as F
+
+import fxpress
+from fxpress import decompose
+from fxpress._graphs.decompose.traced_calls import Recording
+from tests.support.decompose_cases import TABLES
+from tests.support.decomposed import assert_same_program
+
+LAYERS = 6  # the first three or four calls with equal arguments miss torch's caches
+
+
+class Layers(nn.Module):
+    def __init__(self, layer: Callable[[Layers, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.layer = layer
+        self.linear, self.norm = nn.Linear(8, 8), nn.LayerNorm(8)
+        self.conv, self.batch_norm = nn.Conv1d(8, 8, 3, padding=1), nn.BatchNorm1d(8)
+        self.register_buffer("total", torch.zeros(8))
+
+    def forward(self, x: Tensor) -> Any:
+        made = [x]
+        for _ in range(LAYERS):
+            made.append(self.layer(self, made[-1]))
+        return made[1:]
+
+
+def attention(m: Layers, x: Tensor) -> Tensor:
+    query = m.linear(m.norm(x)).view(x.shape[0], -1, 2, 4).transpose(1, 2)
+    found = F.scaled_dot_product_attention(query, query, query, is_causal=True)
+    return x + found.transpose(1, 2).reshape(x.shape)
+
+
+def write_to_a_view(m: Layers, x: Tensor) -> Tensor:
+    other, made = F.gelu(m.linear(m.norm(x))), m.linear(x)
+    made[:, 0].mul_(2)
+    return other + made.relu_()
+
+
+def write_to_state(m: Layers, x: Tensor) -> Tensor:
+    m.total.add_(x.sum((0, 1)))
+    return m.linear(x) + m.total
+
+
+CASES: dict[str, Callable[[Layers, Tensor], Tensor]] = {
+    "attention": attention,
+    "write_to_a_view": write_to_a_view,
+    "write_to_state": write_to_state,
+    "gelu": lambda m, x: x + F.gelu(m.linear(m.norm(x))),
+    "tokens": lambda m, x: m.linear(x.reshape(-1, 8)).reshape(x.shape),
+    "halves": lambda m, x: torch.cat([*x.chunk(2, 2)][::-1], 2) * 2,
+    "conv": lambda m, x: F.relu(m.batch_norm(m.conv(x.transpose(1, 2)))).transpose(1, 2),
+    "sizes": lambda m, x: x * x.shape[1] + torch.arange(x.shape[1])[:, None],
+    "expand": lambda m, x: x + x.mean(1, keepdim=True).expand(-1, x.shape[1], -1),
+    "views": lambda m, x: x.transpose(0, 1).transpose(0, 1)[:, :, :8].unsqueeze(0).squeeze(0),
+    "strides": lambda m, x: m.linear(x.transpose(0, 1).contiguous()).transpose(0, 1).clone(),
+    "pad": lambda m, x: F.pad(x, (1, 1))[:, :, 1:-1] + F.avg_pool1d(x, 3, 1, 1),
+    "dropout": lambda m, x: F.dropout(m.linear(x), 0.5, True),
+    "numbers": lambda m, x: (x / x.shape[1] ** 0.5).softmax(-1).masked_fill(x > x.numel(), 0),
+    "double": lambda m, x: m.linear(x.to(torch.float64).float()).where(x > 0, x),
+}
+
+
+def traced_twice(case: str, table: str, shapes: Any) -> tuple[ExportedProgram, ExportedProgram]:
+    """The program as decomposed by fxpress and by torch; nothing has decomposed it before."""
+    torch.manual_seed(0)
+    model = Layers(CASES[case])
+    programs = [
+        export(model, (torch.randn(3, 6, 8),), dynamic_shapes=(shapes,), strict=False)
+        for _ in range(2)
+    ]
+    programs[0]._example_inputs = programs[1]._example_inputs
+    decompose.forget_templates()
+    FakeTensorMode.cache_clear()
+    theirs = programs[1].run_decompositions(TABLES[table]())
+    FakeTensorMode.cache_clear()
+    return decompose.run_decompositions(programs[0], TABLES[table]()), theirs
+
+
+def assert_repeated(case: str, table: str, shapes: Any) -> None:
+    ours, theirs = traced_twice(case, table, shapes)
+    report = decompose.report()
+    assert report.reason and report.instantiated >= LAYERS // 2, report
+    assert_same_program(ours, theirs)
+
+
+DYNAMIC = {0: Dim.DYNAMIC, 1: Dim.DYNAMIC}
+
+
+@pytest.mark.parametrize("case", ["attention", "write_to_a_view"])
+def test_repeated_calls(case: str) -> None:
+    assert_repeated(case, "default", DYNAMIC)
+
+
+@pytest.mark.slow("torch exports and decomposes the programs")
+@pytest.mark.parametrize("table", ["default", "empty"])
+@pytest.mark.parametrize("case", CASES)
+def test_all_cases(case: str, table: str) -> None:
+    assert_repeated(case, table, DYNAMIC)
+
+
+@pytest.mark.slow("torch exports and decomposes the programs")
+@pytest.mark.parametrize("sizes", [{0: Dim("b", min=0, max=9)}, {1: Dim.AUTO}, {1: 2 * Dim("h")}])
+def test_other_sizes(sizes: Any) -> None:
+    assert_repeated("gelu", "default", sizes)
+
+
+class Nonzero(nn.Module):
+    """torch remembers the symbol of a tensor's nonzero elements with the tensor."""
+
+    def forward(self, x: Tensor) -> list[Tensor]:
+        found = [(x + 1).relu() for _ in range(LAYERS)]
+        return [each.nonzero() + 1 for each in found for _ in range(2)]
+
+
+@pytest.mark.slow("torch exports and decomposes the program")
+def test_calls_whose_result_has_a_size_that_depends_on_data() -> None:
+    programs = [
+        export(Nonzero(), (torch.randn(4, 3),), dynamic_shapes=({0: Dim.DYNAMIC},), strict=False)
+        for _ in range(2)
+    ]
+    programs[0]._example_inputs = programs[1]._example_inputs
+    FakeTensorMode.cache_clear()
+    theirs = programs[1].run_decompositions()
+    FakeTensorMode.cache_clear()
+    assert_same_program(decompose.run_decompositions(programs[0]), theirs)
+
+
+@pytest.mark.slow("torch exports and decomposes the program")
+def test_checks_compare_repeated_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    def program() -> ExportedProgram:
+        decompose.forget_templates()
+        model = Layers(attention)
+        return export(model, (torch.randn(3, 6, 8),), dynamic_shapes=(DYNAMIC,), strict=False)
+
+    with decompose.check_templates():
+        decompose.run_decompositions(program())
+    assert decompose.report().instantiated
+    monkeypatch.setattr(Recording, "is_repeatable", lambda self: True)
+    with decompose.check_templates(), pytest.raises(fxpress.InternalError, match="differs"):
+        decompose.run_decompositions(program())
