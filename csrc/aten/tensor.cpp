@@ -35,8 +35,8 @@ The copy is None for a value that `clone()` does not copy byte by byte.)");
   m.def(
       "fake_result",
       [](py::handle fake, const std::optional<at::Tensor>& base,
-         const std::optional<at::Tensor>& edge,
-         std::optional<NumbersTuple> numbers, bool protects) {
+         const std::optional<at::Tensor>& edge, std::optional<NumbersTuple> numbers,
+         bool protects) {
         std::optional<tensor::Numbers> given;
         if (numbers) given = std::make_from_tuple<tensor::Numbers>(std::move(*numbers));
         return py::reinterpret_steal<py::object>(

@@ -91,7 +91,8 @@ def traced_twice(case: str, table: str, shapes: Any) -> tuple[ExportedProgram, E
 def assert_repeated(case: str, table: str, shapes: Any) -> None:
     ours, theirs = traced_twice(case, table, shapes)
     report = decompose.report()
-    assert report.reason and report.instantiated >= LAYERS // 2, report
+    assert report.reason
+    assert report.instantiated >= LAYERS // 2, report
     assert_same_program(ours, theirs)
 
 

@@ -374,13 +374,6 @@ def set_node(tensor: torch.Tensor, node: Any, of: Any) -> None:
     proxy_tensor.set_proxy_slot(tensor, of, traced)
 
 
-@contextlib.contextmanager
-def without_dispatch() -> Iterator[None]:
-    """Run a block in which operators run their kernels, independently of active modes."""
-    with torch._C._DisablePythonDispatcher(), torch._C._DisableTorchDispatch():
-        yield
-
-
 class Fakes:
     """Builds fake tensors of one fake mode from their metadata."""
 

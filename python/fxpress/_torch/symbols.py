@@ -8,6 +8,7 @@ import inspect
 import math
 import operator
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -175,7 +176,8 @@ class Slot(NamedTuple):
     indexes: tuple[int, ...] = ()  # the further arguments of this operator
 
 
-class _Read(NamedTuple):
+@dataclass(frozen=True)
+class _Read:
     """Creates the node that reads a symbolic int from a tensor."""
 
     slot: Slot

@@ -157,7 +157,8 @@ def state_of_cache_keys() -> tuple[Any, ...]:
 
 def cache_misses() -> int:
     """Return how many results the cache of fake tensors did not have."""
-    return FakeTensorMode.cache_misses
+    misses: int = FakeTensorMode.cache_misses
+    return misses
 
 
 def counted_gradients() -> int:

@@ -82,14 +82,12 @@ class Memo:
         # The tracer counts calls of torch functions, but must not count the calls by fxpress.
         with compat.DisableTorchFunction():
             self._enter_pass(compat.tracer())
-            try:
+            call = None
+            with contextlib.suppress(UnsafeError, NotRepeatableError):
                 call = TracedCall(self._tracer, interpreter.env, node)
-            except UnsafeError:
-                call = None
-            else:
-                recipe = self._recipes.get(call.key)
-                if recipe is not None and self._may_repeat(node):
-                    return self._repeat(node, recipe, call)
+            recipe = None if call is None else self._recipes.get(call.key)
+            if call is not None and recipe is not None and self._may_repeat(node):
+                return self._repeat(node, recipe, call)
         if call is None or call.key in self._recipes:
             result = original(interpreter, node)
         else:

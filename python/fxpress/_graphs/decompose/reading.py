@@ -154,7 +154,7 @@ class MetaItems(NamedTuple):
         if key == "original_aten":
             is_size = item is None and type(value) in (NumberSpec, Number)
             if not isinstance(item, compat.OpOverload) and not is_size:
-                raise self._refuse("the trace calls a higher-order operator")
+                raise self.refuse("the trace calls a higher-order operator")
             return key, kinds.LITERAL, item
         if key == "is_functional_regenerated" and item is True:
             return key, kinds.LITERAL, item
@@ -164,7 +164,7 @@ class MetaItems(NamedTuple):
             return key, kinds.COUNTED, self._counted(item)
         if key == "custom" and key not in self.meta and _is_plain(item):
             return key, kinds.COPIED_LITERAL, item  # set by a decomposition of torch
-        raise self._refuse(f"the trace adds {key!r} to meta")
+        raise self.refuse(f"the trace adds {key!r} to meta")
 
     def _counted(self, item: Any) -> tuple[Any, int]:
         """Return (the function in a node's `torch_fn`, the number of the function's call)."""
@@ -178,10 +178,11 @@ class MetaItems(NamedTuple):
             and int(count) <= calls
         ]
         if len(found) != 1:
-            raise self._refuse("the function that the trace called is unknown")
+            raise self.refuse("the function that the trace called is unknown")
         return found[0], int(count)
 
-    def _refuse(self, why: str) -> UnsafeError:
+    def refuse(self, why: str) -> UnsafeError:
+        """Return the error that a call's trace has no template."""
         return UnsafeError(f"{self.target}: {why}")
 
 
@@ -287,25 +288,22 @@ class TemplateBuilder:
     def _expression(self, number: Any) -> Any:
         expression = sizes.expression_of(number, self._env)
         if expression is None:
-            raise self._refuse("the trace creates a number without an expression")
+            raise self._meta.refuse("the trace creates a number without an expression")
         return expression
-
-    def _refuse(self, why: str) -> UnsafeError:
-        return UnsafeError(f"{self._target}: {why}")
 
     def _node(self, node: Node) -> TemplateNode:
         target = node.target
         if node.op != "call_function":
-            raise self._refuse(f"the trace adds a {node.op}")
+            raise self._meta.refuse(f"the trace adds a {node.op}")
         if isinstance(target, compat.OpOverload):
             if target._schema.is_mutable or target in compat.GUARDED_CONVERSIONS:
-                raise self._refuse(f"the trace calls {target}")
+                raise self._meta.refuse(f"the trace calls {target}")
         elif target is not _getitem and not sizes.computes(target):
-            raise self._refuse(f"the trace calls {target}")
+            raise self._meta.refuse(f"the trace calls {target}")
         uses = []
         for used in node.all_input_nodes:
             if used not in self._numbers:
-                raise self._refuse("the trace uses a value of another call")
+                raise self._meta.refuse("the trace uses a value of another call")
             uses.append(self._numbers[used])
         _check_constants(self._target, (node.args, node.kwargs))
         value = self._value(node.meta.get("val"))
@@ -319,11 +317,11 @@ class TemplateBuilder:
         """Return the description of a node's value, as in `TemplateNode.value`."""
         if isinstance(value, torch.Tensor):
             if type(value) is not compat.FakeTensor or value.fake_mode is not self._context.mode:
-                raise self._refuse("the trace creates a tensor of another class or fake mode")
+                raise self._meta.refuse("the trace creates a tensor of another class or fake mode")
             if value.requires_grad or isinstance(value, torch.nn.Parameter):
-                raise self._refuse("the trace creates a tensor that requires gradients")
+                raise self._meta.refuse("the trace creates a tensor that requires gradients")
             if value.constant is not None or value.real_tensor is not None:
-                raise self._refuse("the trace creates a constant")
+                raise self._meta.refuse("the trace creates a constant")
             facts = facts_of(value, self._env)
             self._is_symbolic |= facts.is_symbolic
             storage = self._storage(value)
@@ -337,7 +335,7 @@ class TemplateBuilder:
         if type(value) in sizes.KINDS:
             self._is_symbolic = True
             return NumberSpec(self._expression(value), sizes.KINDS[type(value)])
-        raise self._refuse(f"the trace creates a {type(value).__name__}")
+        raise self._meta.refuse(f"the trace creates a {type(value).__name__}")
 
     def _storage(self, tensor: torch.Tensor) -> int:
         storage = tensor.untyped_storage()
@@ -363,7 +361,7 @@ class TemplateBuilder:
             if node is not None:
                 number = self._input_numbers.get(node, self._numbers.get(node))
             return NumberOutput(self._expression(result), sizes.KINDS[type(result)], number)
-        raise self._refuse(f"the call returns a {type(result).__name__}")
+        raise self._meta.refuse(f"the call returns a {type(result).__name__}")
 
     def _output(self, result: torch.Tensor) -> Any:
         for value, outer in self._wrapped.items():
@@ -371,25 +369,29 @@ class TemplateBuilder:
                 inner = compat.inner(outer)
                 is_written = value is self._written
                 if is_written and facts_of(inner, self._env, outer.requires_grad) != value.facts:
-                    raise self._refuse("the call changes the metadata of the tensor it writes to")
+                    raise self._meta.refuse(
+                        "the call changes the metadata of the tensor it writes to"
+                    )
                 argument = None if is_written else self._call.number_of(value)
                 place = (self._number_of(inner), value.facts, self._storage(inner))
                 return Output(*place, is_base=is_written, argument=argument)
         if type(result) is not compat.FunctionalTensor:
-            raise self._refuse(f"the call returns a {type(result).__name__}")
+            raise self._meta.refuse(f"the call returns a {type(result).__name__}")
         if compat.was_written(result):  # functionalization would compute its views again
-            raise self._refuse("the call returns a tensor that it wrote to")
+            raise self._meta.refuse("the call returns a tensor that it wrote to")
         inner = compat.inner(result)
         number = self._number_of(inner)
         if type(inner) is not compat.FakeTensor or inner.constant is not None:
-            raise self._refuse("the call returns a constant, or not a FakeTensor")
+            raise self._meta.refuse("the call returns a constant, or not a FakeTensor")
         facts: Facts = facts_of(inner, self._env, result.requires_grad)
         return Output(number, facts, self._storage(inner), compat.is_base(result))
 
     def _number_of(self, inner: torch.Tensor) -> int:
         node, constant = compat.node_of(inner, self._context.tracer)
         if node not in self._numbers or constant is not None:
-            raise self._refuse("the call returns a constant or a tensor without a recorded node")
+            raise self._meta.refuse(
+                "the call returns a constant or a tensor without a recorded node"
+            )
         return self._numbers[node]
 
 

@@ -15,16 +15,14 @@ from torch.fx import Node
 from fxpress._graphs.decompose import template as kinds
 from fxpress._graphs.decompose.keys import fields_of
 from fxpress._graphs.decompose.reading import MetaItems, nodes_after
-from fxpress._graphs.decompose.values import UnsafeError
 from fxpress._graphs.trace.fakes import Fakes, is_simple
 from fxpress._graphs.trace.inputs import counted_since
 from fxpress._graphs.trace.results import (
-    CONSTANTS,
-    SEQUENCES,
     CallValues,
     NotRepeatableError,
     Number,
     Result,
+    add_arguments,
     numbers_of,
     symbolic,
 )
@@ -52,34 +50,25 @@ class TracedCall:
         self._indexes: dict[int, int] = {}
         self._places: dict[int, int] = {}
         self._storages: dict[int, int] = {}
-        self._key: list[Any] = [node.target, fields_of(node.meta, annotated=True), *node.kwargs]
+        self._key: list[Any] = [node.target, fields_of(node.meta, annotated=True)]
         self.tensors: list[Any] = []
         self.fakes: list[Any] = []
         self.numbers: list[torch.SymInt] = []
         self.nodes: dict[Node, int] = {}
-        todo = [*node.args, *node.kwargs.values()][::-1]
-        while todo:
-            value = todo.pop()
-            if type(value) is Node:
-                value = env[value]
-            kind = type(value)
-            if kind is compat.FunctionalTensor:
-                self._add_tensor(value)
-            elif kind in CONSTANTS:
-                self._key += (kind, value)
-            elif kind is float:
-                self._key.append(repr(value))  # -0.0 differs from 0.0, and nan equals nan
-            elif kind in SEQUENCES:
-                self._key.append((kind, len(value)))
-                todo += value[::-1]
-            elif kind is torch.SymInt:
-                self._add_number(value)
-            else:
-                raise UnsafeError(f"an argument of a call is of type {kind.__name__}")
+        add_arguments(node, env, self._key, self._add)
         if not self.tensors:
-            raise UnsafeError("a call has no tensors")
+            raise NotRepeatableError
         self.shape_env = self.fakes[0].fake_mode.shape_env
         self.key = (*self._key, *symbols.state(self.shape_env))
+
+    def _add(self, value: Any) -> bool:
+        if type(value) is compat.FunctionalTensor:
+            self._add_tensor(value)
+        elif type(value) is torch.SymInt:
+            self._add_number(value)
+        else:
+            return False
+        return True
 
     def _add_tensor(self, tensor: Any) -> None:
         number = self._indexes.get(id(tensor))
@@ -87,11 +76,11 @@ class TracedCall:
             self._key.append(-1 - number)
             return
         if compat.was_written(tensor):  # reading its fake tensor would add nodes
-            raise UnsafeError("an input of a call was written to")
+            raise NotRepeatableError
         fake = compat.inner(tensor)
         bits = (fake.is_inference(), fake.is_conj(), fake.is_neg(), fake.is_quantized)
         if any(bits) or not is_simple(fake):
-            raise UnsafeError("an input of a call is not a simple tensor")
+            raise NotRepeatableError
         self._indexes[id(tensor)] = len(self.tensors)
         self.tensors.append(tensor)
         self.fakes.append(fake)
@@ -102,12 +91,12 @@ class TracedCall:
         if self._tracer is not None:
             node, constant = compat.node_of(fake, self._tracer)
             if node is None or constant is not None:
-                raise UnsafeError("an input of a call is a constant")
+                raise NotRepeatableError
             self._key.append(self._place(node))
         for layer in layers_of(tensor):
             known = known_layout(layer)
             if known & UNDECIDED:
-                raise UnsafeError("the layout of a tensor depends on the values of symbols")
+                raise NotRepeatableError
             sizes, strides, offset = numbers_of(layer)
             self._key += (known, len(sizes))
             for each in (*sizes, *strides, offset, *elements_of(layer)):
@@ -178,7 +167,7 @@ class Recipe(NamedTuple):
     nodes: dict[Node, int]  # `TracedCall.nodes`
     added: list[AddedNode]
     slots: list[tuple[Number, symbols.Slot]]  # how the trace finds nodes of symbolic ints
-    learnt: list[tuple[int, int, LayerSpec]]  # (argument, layer) whose layout torch has computed
+    learnt: list[tuple[int, int, Any]]  # (argument, layer, LayerSpec) that torch has computed
     result: Any  # with an OutputSpec for each tensor
     new: list[torch.SymInt]  # the symbolic ints that no argument had
     calls: list[tuple[Any, int]]  # (function of torch, number of its calls)

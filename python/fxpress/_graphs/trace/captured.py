@@ -22,8 +22,6 @@ from fxpress._graphs.trace.fakes import Fakes, is_simple
 from fxpress._graphs.trace.inputs import add_counts, counted_since
 from fxpress._graphs.trace.proxy_calls import ProxyCalls, node_of_number
 from fxpress._graphs.trace.results import (
-    CONSTANTS,
-    SEQUENCES,
     CallValues,
     Facts,
     Index,
@@ -31,6 +29,7 @@ from fxpress._graphs.trace.results import (
     Number,
     RepeatedValues,
     Result,
+    add_arguments,
     facts_of,
     mapped,
     numbers_of,
@@ -171,13 +170,12 @@ class Captured:
                 numbers.append(number)
             key.append(place)  # torch tells symbolic ints apart by identity
 
-        todo = [*node.args, *node.kwargs.values()][::-1]
-        while todo:
-            value = todo.pop()
-            if type(value) is Node:
-                value = env[value]
+        def add(value: Any) -> bool:
             kind = type(value)
-            if kind is compat.FakeTensor:
+            if kind is torch.SymInt:
+                key.append((kind, comparable(value)))
+                add_number(value)
+            elif kind is compat.FakeTensor:
                 number = indexes.get(id(value))
                 if number is None:
                     number = indexes[id(value)] = len(inputs)
@@ -189,22 +187,11 @@ class Captured:
                     for each in facts.numbers:
                         add_number(each)
                 key.append(Index(number))
-            elif kind in CONSTANTS:
-                key.append(kind)
-                key.append(value)
-            elif kind is float:
-                key.append(repr(value))  # -0.0 differs from 0.0, and nan equals nan
-            elif kind in SEQUENCES:
-                key.append((kind, len(value)))
-                todo += value[::-1]
-            elif kind is torch.SymInt:
-                key.append((kind, comparable(value)))
-                add_number(value)
-            elif kind is slice:
-                key.append(slice)
-                todo += (value.step, value.stop, value.start)
             else:
-                raise NotRepeatableError
+                return False
+            return True
+
+        add_arguments(node, env, key, add)
         if not inputs:
             raise NotRepeatableError
         if numbers:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
+from torch.fx import Node
 from torch.fx.immutable_collections import immutable_list
 
 from fxpress._graphs.trace.fakes import Fakes, is_simple
@@ -78,6 +79,35 @@ def symbolic(sizes: Any, strides: Any, offset: Any) -> tuple[torch.SymInt, ...]:
 
 CONSTANTS = PLAIN_TYPES | {type(...)}
 SEQUENCES = frozenset((tuple, list, torch.Size, immutable_list))
+
+
+def add_arguments(
+    call: Node, env: dict[Node, Any], key: list[Any], add: Callable[[Any], bool]
+) -> None:
+    """Add the constants among the arguments of a call to its key.
+
+    `env` has the values of nodes. `add` adds a tensor or a symbolic int; it returns False for a
+    value of another type.
+    """
+    key += call.kwargs
+    todo = [*call.args, *call.kwargs.values()][::-1]
+    while todo:
+        value = todo.pop()
+        if type(value) is Node:
+            value = env[value]
+        kind = type(value)
+        if kind in CONSTANTS:
+            key += (kind, value)
+        elif kind is float:
+            key.append(repr(value))  # -0.0 differs from 0.0, and nan equals nan
+        elif kind in SEQUENCES:
+            key.append((kind, len(value)))
+            todo += value[::-1]
+        elif kind is slice:
+            key.append(slice)
+            todo += (value.step, value.stop, value.start)
+        elif not add(value):
+            raise NotRepeatableError
 
 
 class CallValues:
