@@ -38,10 +38,17 @@ struct Private {
 };
 template struct Private<&c10::SymbolicShapeMeta::numel_>;
 
+// Replaces the symbolic numbers of `shape` by equal `numbers`. Ints stay: torch stores a SymInt whose
+// expression is constant as an int.
 void set_numbers(c10::SymbolicShapeMeta& shape, const Numbers& numbers) {
-  shape.sizes_ = c10::SymDimVector(numbers.sizes.begin(), numbers.sizes.end());
-  shape.strides_ = c10::SymDimVector(numbers.strides.begin(), numbers.strides.end());
-  shape.storage_offset_ = numbers.offset;
+  const auto replace = [](c10::SymInt& old, const c10::SymInt& number) {
+    if (old.is_heap_allocated()) old = number;
+  };
+  for (size_t i = 0; i < numbers.sizes.size(); ++i) {
+    replace(shape.sizes_[i], numbers.sizes[i]);
+    replace(shape.strides_[i], numbers.strides[i]);
+  }
+  replace(shape.storage_offset_, numbers.offset);
 }
 
 // Makes a copy of a fake tensor a fake tensor, except for its Python object, like

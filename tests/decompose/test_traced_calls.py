@@ -117,6 +117,27 @@ def test_other_sizes(sizes: Any) -> None:
     assert_repeated("gelu", "default", sizes)
 
 
+class Derived(nn.Module):
+    def forward(self, x: Tensor, y: Tensor) -> list[Tensor]:
+        return [(x + i).view(-1, 2, 8).sum(1) + y for i in range(LAYERS)]
+
+
+@pytest.mark.slow("torch exports and decomposes the program")
+def test_sizes_with_a_constant_expression_are_ints() -> None:
+    half = Dim("half")
+    inputs, shapes = (torch.randn(10, 8), torch.randn(5, 8)), ({0: 2 * half}, {0: half})
+    programs = [export(Derived(), inputs, dynamic_shapes=shapes, strict=False) for _ in range(2)]
+    FakeTensorMode.cache_clear()
+    theirs = programs[1].run_decompositions()
+    FakeTensorMode.cache_clear()
+    ours = decompose.run_decompositions(programs[0])
+    types = [
+        [[*map(type, node.meta["tensor_meta"].shape)] for node in made.graph.nodes if node.users]
+        for made in (ours, theirs)
+    ]
+    assert types[0] == types[1]
+
+
 class Nonzero(nn.Module):
     """torch remembers the symbol of a tensor's nonzero elements with the tensor."""
 
