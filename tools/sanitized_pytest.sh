@@ -20,6 +20,7 @@ short=(
   tests/engine/test_callbacks.py
   tests/engine/test_noticed_changes.py
   tests/decompose/test_templates.py
+  tests/decompose/test_traced_calls.py
   tests/export/test_native.py
   tests/fx/test_provenance.py
   tests/all_components/test_concurrent_first_calls.py
