@@ -144,7 +144,7 @@ class Memo:
             for each in recipe.added:
                 self._add(each, node, source, nodes, values)
             result = mapped(recipe.result, (OutputSpec,), lambda o: self._output(o, nodes, values))
-            for index, layer, known in recipe.learnt:
+            for index, layer, known in recipe.layouts:
                 _give(known, layers_of(call.tensors[index])[layer], values)
             for number, slot in recipe.slots:
                 found = values.numbers[number.number]

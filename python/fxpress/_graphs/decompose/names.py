@@ -25,7 +25,6 @@ from fxpress._torch import symbols
 from fxpress._torch.decompose_whole import shape_env_of
 
 _MOST_PROGRAMS = 64  # for how many programs a decomposition table shares node names (`_shared`)
-OTHER_NODES = "torch's trace of an equal program had other nodes"
 
 _any_names: contextvars.ContextVar[bool] = contextvars.ContextVar("any_names", default=False)
 
@@ -57,11 +56,11 @@ class Names:
     """The node names and the order of users of a traced graph.
 
     Attributes:
-        has_templates: whether templates may build the graph: False after they built another graph.
+        reason: why templates could not build an equal program; empty if they can, or may.
     """
 
     def __init__(self, graph: Graph) -> None:
-        self.has_templates = True
+        self.reason = ""
         numbers = {node: number for number, node in enumerate(graph.nodes)}
         self._kinds = _kinds(graph)
         self._names = [node.name for node in graph.nodes]
@@ -179,8 +178,7 @@ class Naming:
             self._history.is_exact = False
             return
         if self.known.give(graph) is None:
-            self.known.has_templates = False
-            raise UnsafeError(OTHER_NODES)
+            raise UnsafeError("torch's trace of an equal program had other nodes")
         self._note(self.known, is_exact=False)
 
     def begin(self) -> int:

@@ -29,7 +29,7 @@ from fxpress._files.serde import native_table
 from fxpress._files.serde.checks import to_check
 from fxpress._graphs.decompose.calls import calls_of
 from fxpress._graphs.decompose.inputs import Input, SizeNodes, input_names, read_inputs
-from fxpress._graphs.decompose.names import OTHER_NODES, Naming
+from fxpress._graphs.decompose.names import Naming
 from fxpress._graphs.decompose.plan import NeedsTraceError, Plan
 from fxpress._graphs.decompose.record import Recorder
 from fxpress._graphs.decompose.symbols import Symbols
@@ -113,12 +113,28 @@ def build_from_templates(
     if naming is not None:
         if naming.known is None and not naming.is_free:
             raise UnsafeError("the sizes are symbolic, and no equal program was traced before")
-        if naming.known is not None and not naming.known.has_templates:
-            raise UnsafeError(OTHER_NODES)
+        if naming.known is not None and naming.known.reason:
+            raise UnsafeError(naming.known.reason)
     mode = _fake_mode(program)
     if sizes.has_symbols(mode.shape_env):
         with mode:
             check_own_inputs(program)
+    try:
+        return _build(program, mode, table, custom_triton_ops, progress, naming)
+    except UnsafeError as unsafe:
+        if naming is not None and naming.known is not None:
+            naming.known.reason = str(unsafe)  # equal programs are not tried again
+        raise
+
+
+def _build(
+    program: ExportedProgram,
+    mode: Any,
+    table: Table,
+    custom_triton_ops: bool,
+    progress: Report | None,
+    naming: Naming | None,
+) -> tuple[ExportedProgram, Plan]:
     symbols = Symbols(mode.shape_env)
     inputs = read_inputs(program, mode.shape_env)
     environment: dict[Node, Any] = {

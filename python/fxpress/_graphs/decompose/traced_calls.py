@@ -79,7 +79,7 @@ class TracedCall:
             raise NotRepeatableError
         fake = compat.inner(tensor)
         bits = (fake.is_inference(), fake.is_conj(), fake.is_neg(), fake.is_quantized)
-        if any(bits) or not is_simple(fake):
+        if any(bits) or not is_simple(fake) or fake.constant is not None:
             raise NotRepeatableError
         self._indexes[id(tensor)] = len(self.tensors)
         self.tensors.append(tensor)
@@ -167,7 +167,7 @@ class Recipe(NamedTuple):
     nodes: dict[Node, int]  # `TracedCall.nodes`
     added: list[AddedNode]
     slots: list[tuple[Number, symbols.Slot]]  # how the trace finds nodes of symbolic ints
-    learnt: list[tuple[int, int, Any]]  # (argument, layer, LayerSpec) that torch has computed
+    layouts: list[tuple[int, int, Any]]  # (argument, layer, LayerSpec) that torch has computed
     result: Any  # with an OutputSpec for each tensor
     new: list[torch.SymInt]  # the symbolic ints that no argument had
     calls: list[tuple[Any, int]]  # (function of torch, number of its calls)
@@ -233,12 +233,12 @@ class Recording:
             slots = self._changed_slots([*[layer for _, layer in layers], *returned])
             added = self._added([slot.node for _, slot in slots])
         described = self._result(result)
-        learnt = [(*divmod(place, _LAYERS), self._layer(layer)) for place, layer in layers]
+        layouts = [(*divmod(place, _LAYERS), self._layer(layer)) for place, layer in layers]
         named = [(self._values.number(number), slot) for number, slot in slots]
         new = self._values.new_numbers
         if any(symbols.expression_of(number, call.shape_env) is None for number in new):
             raise NotRepeatableError  # an unbacked symbol belongs to one tensor
-        return Recipe(self._nodes, added, named, learnt, described, new, calls, function)
+        return Recipe(self._nodes, added, named, layouts, described, new, calls, function)
 
     def _changed_slots(self, layers: list[Any]) -> list[tuple[torch.SymInt, symbols.Slot]]:
         """Return the slots that the call set, of arguments' numbers and the numbers in `layers`."""
