@@ -1,5 +1,6 @@
 #include <torch/csrc/utils/pybind.h>
 
+#include "bind/closed_class.h"
 #include "tensor/call_digest.h"
 #include "tensor/clone.h"
 #include "tensor/metadata.h"
@@ -51,7 +52,7 @@ None: as in `fake`.)");
   m.def("known_layout", tensor::known_layout, "tensor"_a,
         "Return a bit for each fact about a symbolic layout that torch has computed and cached.");
   m.attr("UNDECIDED") = tensor::kUndecided;
-  py::class_<tensor::Layout>(m, "Layout", py::is_final(), "The symbolic layout of a tensor.")
+  bind::closed_class<tensor::Layout>(m, "Layout", "The symbolic layout of a tensor.")
       .def(py::init<const at::Tensor&>(), "tensor"_a)
       .def(
           "give",

@@ -38,8 +38,8 @@ struct Private {
 };
 template struct Private<&c10::SymbolicShapeMeta::numel_>;
 
-// Replaces the symbolic numbers of `shape` by equal `numbers`. Ints stay: torch stores a SymInt whose
-// expression is constant as an int.
+// Replaces the symbolic numbers of `shape` by equal `numbers`. Ints stay: torch stores a SymInt
+// whose expression is constant as an int.
 void set_numbers(c10::SymbolicShapeMeta& shape, const Numbers& numbers) {
   const auto replace = [](c10::SymInt& old, const c10::SymInt& number) {
     if (old.is_heap_allocated()) old = number;
@@ -57,6 +57,12 @@ void make_fake(const at::Tensor& made, bool protects) {
   made.unsafeGetTensorImpl()->set_python_dispatch(true);
   made.unsafeGetTensorImpl()->set_python_custom_device(true);
   if (protects) made.storage().unsafeGetStorageImpl()->set_throw_on_mutable_data_ptr();
+}
+
+const c10::SymbolicShapeMeta& symbolic_shape_of(const at::Tensor& tensor) {
+  c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
+  TORCH_CHECK_VALUE(impl.has_symbolic_sizes_strides(), "the tensor has no symbolic sizes");
+  return Protected::shape_of(impl);
 }
 
 }  // namespace
@@ -136,11 +142,14 @@ int known_layout(const at::Tensor& tensor) {
   return bits;
 }
 
-Layout::Layout(const at::Tensor& tensor)
-    : shape_(Protected::shape_of(*tensor.unsafeGetTensorImpl())) {}
+Layout::Layout(const at::Tensor& tensor) : shape_(symbolic_shape_of(tensor)) {}
 
 void Layout::give(const at::Tensor& tensor, const Numbers& numbers,
                   const c10::SymInt& elements) const {
+  symbolic_shape_of(tensor);
+  TORCH_CHECK_VALUE(numbers.sizes.size() == shape_.sizes_.size() &&
+                        numbers.strides.size() == shape_.sizes_.size(),
+                    "expected as many sizes and strides as the layout has");
   auto shape = std::make_unique<c10::SymbolicShapeMeta>(shape_);
   set_numbers(*shape, numbers);
   elements_of(*shape) = elements;

@@ -15,6 +15,7 @@ from torch.nn import functional as F
 import fxpress
 from fxpress import decompose
 from fxpress._graphs.decompose.traced_calls import Recording
+from fxpress._torch import aten
 from tests.support.decompose_cases import TABLES
 from tests.support.decomposed import assert_same_program
 
@@ -72,14 +73,15 @@ CASES: dict[str, Callable[[Layers, Tensor], Tensor]] = {
 }
 
 
+def exported(model: nn.Module, shapes: Any) -> ExportedProgram:
+    return export(model, (torch.randn(3, 6, 8),), dynamic_shapes=(shapes,), strict=False)
+
+
 def traced_twice(case: str, table: str, shapes: Any) -> tuple[ExportedProgram, ExportedProgram]:
     """The program as decomposed by fxpress and by torch; nothing has decomposed it before."""
     torch.manual_seed(0)
     model = Layers(CASES[case])
-    programs = [
-        export(model, (torch.randn(3, 6, 8),), dynamic_shapes=(shapes,), strict=False)
-        for _ in range(2)
-    ]
+    programs = [exported(model, shapes) for _ in range(2)]
     programs[0]._example_inputs = programs[1]._example_inputs
     decompose.forget_templates()
     FakeTensorMode.cache_clear()
@@ -163,8 +165,7 @@ def test_calls_whose_result_has_a_size_that_depends_on_data() -> None:
 def test_checks_compare_repeated_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     def program() -> ExportedProgram:
         decompose.forget_templates()
-        model = Layers(attention)
-        return export(model, (torch.randn(3, 6, 8),), dynamic_shapes=(DYNAMIC,), strict=False)
+        return exported(Layers(attention), DYNAMIC)
 
     with decompose.check_templates():
         decompose.run_decompositions(program())
@@ -172,3 +173,15 @@ def test_checks_compare_repeated_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Recording, "is_repeatable", lambda self: True)
     with decompose.check_templates(), pytest.raises(fxpress.InternalError, match="differs"):
         decompose.run_decompositions(program())
+
+
+def test_a_layout_needs_symbolic_sizes() -> None:
+    with pytest.raises(ValueError, match="has no symbolic sizes"):
+        aten.Layout(torch.ones(2))
+    nodes = exported(Layers(CASES["gelu"]), DYNAMIC).graph.nodes
+    (fake,) = [node.meta["val"] for node in nodes if node.name == "x"]
+    layout = aten.Layout(fake)
+    with pytest.raises(ValueError, match="expected as many sizes"):
+        layout.give(fake, (0, [2], [1], 0), 1)
+    with pytest.raises(ValueError, match="has no symbolic sizes"):
+        layout.give(torch.ones(2), (0, [2, 2, 2], [4, 2, 1], 0), 1)
