@@ -41,12 +41,7 @@ UNDECIDED: int
 @final
 class Layout:
     def __init__(self, tensor: torch.Tensor) -> None: ...
-    def give(
-        self,
-        tensor: torch.Tensor,
-        numbers: tuple[Any, Sequence[Any], Sequence[Any], Any],
-        elements: Any,
-    ) -> None: ...
+    def give(self, tensor: torch.Tensor, numbers: tuple[Any, ...], elements: Any) -> None: ...
 
 def call_digest(
     mode: Any, fake_class: type, args: Sequence[Any], kwargs: dict[str, Any]

@@ -336,18 +336,11 @@ def have_own_storages(result: Any, given: list[Any]) -> bool:
 
 
 class Candidates:
-    """Records the candidate from which `Namespace.create_name` created each name of a trace."""
+    """Records the candidate from which `Namespace.create_name` creates each name of a trace."""
 
     def __init__(self, tracer: Any) -> None:
         self._namespace = tracer.graph._graph_namespace
         self._candidates: dict[str, str] = {}
-
-    def of(self, name: str) -> str:
-        """Return the candidate from which `create_name` created `name`."""
-        return self._candidates[name]
-
-    def note(self) -> None:
-        """Start recording."""
         create_name = self._namespace.create_name
 
         def note_candidate(candidate: str, obj: Any) -> str:
@@ -356,6 +349,10 @@ class Candidates:
             return name
 
         self._namespace.create_name = note_candidate
+
+    def of(self, name: str) -> str:
+        """Return the candidate from which `create_name` created `name`."""
+        return self._candidates[name]
 
     def stop(self) -> None:
         """Stop recording."""

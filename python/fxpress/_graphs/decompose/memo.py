@@ -116,7 +116,10 @@ class Memo:
         """Let torch run a call, and record its recipe if there is one."""
         with compat.DisableTorchFunction():
             recording = Recording(self._fakes, self._tracer, call, node)
-        result = recording.run(original, interpreter, node)
+        try:
+            result = original(interpreter, node)
+        finally:
+            recording.stop()
         if recording.is_repeatable():  # else, the next equal call may have another trace
             self._recipes[call.key] = None
             refused = contextlib.suppress(UnsafeError, NotRepeatableError)
@@ -173,7 +176,7 @@ class Memo:
         kwargs = torch.fx.node.map_arg(recorded.kwargs, nodes.__getitem__)
         made = graph.create_node("call_function", recorded.target, args, kwargs, added.candidate)
         nodes[recorded] = made
-        value = mapped(added.value, (Result, Number), lambda item: _made(item, values))
+        value = mapped(added.value, (Result, Number), values.value)
         for key, how, item in added.meta:
             made.meta[key] = self._item(key, how, item, call, source, value)
         if compat.EAGER_INPUTS in made.meta:
@@ -204,14 +207,10 @@ class Memo:
         return made
 
 
-def _made(item: Any, values: RepeatedValues) -> Any:
-    return values.numbers[item.number] if type(item) is Number else values.create(item)
-
-
 def _give(known: LayerSpec, layer: Any, values: RepeatedValues) -> None:
     """Give a tensor the symbolic sizes and the layout of a recorded tensor."""
     parts = (known.numbers, known.elements)
-    numbers, elements = mapped(parts, (Number,), lambda number: values.numbers[number.number])
+    numbers, elements = mapped(parts, (Number,), values.value)
     known.layout.give(layer, (0, *numbers), elements)
 
 

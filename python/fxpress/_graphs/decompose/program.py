@@ -119,22 +119,6 @@ def build_from_templates(
     if sizes.has_symbols(mode.shape_env):
         with mode:
             check_own_inputs(program)
-    try:
-        return _build(program, mode, table, custom_triton_ops, progress, naming)
-    except UnsafeError as unsafe:
-        if naming is not None and naming.known is not None:
-            naming.known.reason = str(unsafe)  # equal programs are not tried again
-        raise
-
-
-def _build(
-    program: ExportedProgram,
-    mode: Any,
-    table: Table,
-    custom_triton_ops: bool,
-    progress: Report | None,
-    naming: Naming | None,
-) -> tuple[ExportedProgram, Plan]:
     symbols = Symbols(mode.shape_env)
     inputs = read_inputs(program, mode.shape_env)
     environment: dict[Node, Any] = {
@@ -151,12 +135,17 @@ def _build(
     fakes = compat.Fakes(mode)
     with phase("plan"), contextlib.suppress(NeedsTraceError):
         plan.advance(None)
-    if not plan.is_complete:
-        with phase("trace"):
-            _trace(plan, fakes, symbols, table, custom_triton_ops)
-    check_outputs(plan, symbols)
-    with phase("graph"), sizes.without_guards(mode.shape_env):
-        made = _make(program, plan, inputs, size_nodes, symbols, fakes, naming)
+    try:
+        if not plan.is_complete:
+            with phase("trace"):
+                _trace(plan, fakes, symbols, table, custom_triton_ops)
+        check_outputs(plan, symbols)
+        with phase("graph"), sizes.without_guards(mode.shape_env):
+            made = _make(program, plan, inputs, size_nodes, symbols, fakes, naming)
+    except UnsafeError as unsafe:
+        if naming is not None and naming.known is not None:
+            naming.known.reason = str(unsafe)  # equal programs are not tried again
+        raise
     return made, plan
 
 

@@ -100,7 +100,6 @@ class Recorder:
         self._symbols = symbols
         self._inputs = 0
         self._names = compat.Candidates(tracer)
-        self._names.note()
 
     def record(
         self, node: Node, call: Call, environment: dict[Node, Any], fields: tuple[str, ...]

@@ -128,9 +128,6 @@ def layers_of(tensor: Any) -> tuple[Any, Any, Any]:
     return compat.inner(tensor), tensor.elem, tensor
 
 
-_LAYERS = 3
-
-
 def elements_of(layer: Any) -> tuple[Any, ...]:
     """Return the number of elements if torch has computed it, in a tuple."""
     return (layer.numel(),) if known_layout(layer) & 1 else ()
@@ -174,12 +171,8 @@ class Recipe(NamedTuple):
     function: Any  # the last function of torch that was called
 
 
-def _tensors(result: Any) -> list[Any]:
-    return [t for t in compat.pytree.tree_leaves(result) if type(t) is compat.FunctionalTensor]
-
-
 class Recording:
-    """Records what torch's run of one call changes. Create it before the run."""
+    """Records what torch's run of one call changes, from its creation to `stop`."""
 
     def __init__(self, fakes: Fakes, tracer: Any, call: TracedCall, node: Node) -> None:
         self._tracer, self._call = tracer, call
@@ -198,14 +191,9 @@ class Recording:
     def _layers(self) -> list[Any]:
         return [layer for tensor in self._call.tensors for layer in layers_of(tensor)]
 
-    def run(self, original: Any, interpreter: Any, node: Node) -> Any:
-        """Let torch run the call, and return its result."""
-        if self._tracer is None:
-            return original(interpreter, node)
-        self._names.note()
-        try:
-            return original(interpreter, node)
-        finally:
+    def stop(self) -> None:
+        """Stop recording names, when the run has ended."""
+        if self._tracer is not None:
             self._names.stop()
 
     def is_repeatable(self) -> bool:
@@ -229,11 +217,14 @@ class Recording:
         if self._tracer is not None:
             function = self._tracer.torch_fn_metadata
             calls = counted_since(self._tracer.torch_fn_counts, self._counts)
-            returned = [layer for tensor in _tensors(result) for layer in layers_of(tensor)]
+            leaves = compat.pytree.tree_leaves(result)
+            returned = [
+                x for t in leaves if type(t) is compat.FunctionalTensor for x in layers_of(t)
+            ]
             slots = self._changed_slots([*[layer for _, layer in layers], *returned])
             added = self._added([slot.node for _, slot in slots])
         described = self._result(result)
-        layouts = [(*divmod(place, _LAYERS), self._layer(layer)) for place, layer in layers]
+        layouts = [(*divmod(place, 3), self._layer(layer)) for place, layer in layers]
         named = [(self._values.number(number), slot) for number, slot in slots]
         new = self._values.new_numbers
         if any(symbols.expression_of(number, call.shape_env) is None for number in new):
@@ -243,10 +234,10 @@ class Recording:
     def _changed_slots(self, layers: list[Any]) -> list[tuple[torch.SymInt, symbols.Slot]]:
         """Return the slots that the call set, of arguments' numbers and the numbers in `layers`."""
         call = self._call
-        known = dict(zip(map(_identity, call.numbers), self._slots, strict=True))
+        known = {id(n.node): slot for n, slot in zip(call.numbers, self._slots, strict=True)}
         found = {}
         for number in (*call.numbers, *(n for layer in layers for n in _numbers_in(layer))):
-            place = _identity(number)
+            place = id(number.node)
             slot = symbols.slot_of(number, self._tracer)
             if slot is not None and (place not in known or call.slot(number) != known[place]):
                 found[place] = (number, slot)
@@ -321,7 +312,3 @@ def _numbers_in(layer: Any) -> tuple[torch.SymInt, ...]:
     """Return the symbolic ints of a tensor."""
     sizes, strides, offset = numbers_of(layer)
     return symbolic((*sizes, *elements_of(layer)), strides, offset)
-
-
-def _identity(number: torch.SymInt) -> int:
-    return id(number.node)

@@ -67,7 +67,6 @@ class _Recipe(NamedTuple):
     steps: list[_Step]
     after: _Counts
     result: Any  # with an Index in place of each tensor
-    is_symbolic: bool
     new: list[torch.SymInt]  # the symbolic ints that no argument had
 
     def has_views(self) -> bool:
@@ -115,11 +114,8 @@ class Captured:
             else:
                 recipe = self._recipes.get(key)
                 if recipe is not None:
-                    with interpreter._set_current_node(node):
-                        if not recipe.is_symbolic:
-                            return self._repeat(recipe, inputs, numbers)
-                        with compat.without_tracing():
-                            return self._repeat(recipe, inputs, numbers)
+                    with interpreter._set_current_node(node), compat.without_tracing():
+                        return self._repeat(recipe, inputs, numbers)
                 if key in self._recipes:
                     key = None
         if key is None:
@@ -331,9 +327,7 @@ class _Recording:
             return None
         try:
             described = self._values.argument(result)
-            values = self._values
-            after = self._since_mark()
-            return _Recipe(self._steps, after, described, values.has_symbols, values.new_numbers)
+            return _Recipe(self._steps, self._since_mark(), described, self._values.new_numbers)
         except NotRepeatableError:
             return None
 

@@ -128,11 +128,6 @@ class CallValues:
             self._bases.setdefault(fake.untyped_storage()._cdata, i)
 
     @property
-    def has_symbols(self) -> bool:
-        """Whether a tensor or argument of the call has a symbolic int."""
-        return bool(self._kept)
-
-    @property
     def new_numbers(self) -> list[torch.SymInt]:
         """The symbolic ints that no argument had."""
         return self._kept[self._given :]
@@ -210,12 +205,16 @@ class RepeatedValues:
         self.tensors = list(inputs)
         self.numbers = [*numbers, *map(another_number, new)]
 
-    def create(self, item: Result) -> Any:
+    def value(self, item: Result | Number) -> Any:
+        """Return a symbolic int, or create a fake tensor."""
+        return self.numbers[item.number] if type(item) is Number else self.create(item)
+
+    def create(self, item: Any) -> Any:
         """Return a new fake tensor for a result, and number it."""
         base = None if item.base is None else self.tensors[item.base]
         numbers = None
         if item.numbers is not None:
-            numbers = mapped(item.numbers, (Number,), lambda each: self.numbers[each.number])
+            numbers = mapped(item.numbers, (Number,), self.value)
         made = self._fakes.result(item.pattern, base, edge=item.edge, numbers=numbers)
         self.tensors.append(made)
         return made
