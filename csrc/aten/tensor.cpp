@@ -1,6 +1,5 @@
 #include <torch/csrc/utils/pybind.h>
 
-#include "bind/closed_class.h"
 #include "tensor/call_digest.h"
 #include "tensor/clone.h"
 #include "tensor/metadata.h"
@@ -15,6 +14,8 @@ namespace {
 
 using NumbersTuple =
     std::tuple<c10::SymInt, std::vector<c10::SymInt>, std::vector<c10::SymInt>, c10::SymInt>;
+
+constexpr const char* kLayout = "fxpress.Layout";  // the name of capsules with a Layout
 
 }  // namespace
 
@@ -52,17 +53,23 @@ None: as in `fake`.)");
   m.def("known_layout", tensor::known_layout, "tensor"_a,
         "Return a bit for each fact about a symbolic layout that torch has computed and cached.");
   m.attr("UNDECIDED") = tensor::kUndecided;
-  bind::closed_class<tensor::Layout>(m, "Layout", "The symbolic layout of a tensor.")
-      .def(py::init<const at::Tensor&>(), "tensor"_a)
-      .def(
-          "give",
-          [](const tensor::Layout& layout, const at::Tensor& tensor, NumbersTuple numbers,
-             const c10::SymInt& elements) {
-            layout.give(tensor, std::make_from_tuple<tensor::Numbers>(std::move(numbers)),
-                        elements);
-          },
-          "tensor"_a, "numbers"_a, "elements"_a,
-          "Give a tensor this layout, with equal numbers (see `fake_result`).");
+  m.def(
+      "layout_of",
+      [](const at::Tensor& tensor) {
+        return py::capsule(new tensor::Layout(tensor), kLayout,
+                           [](void* layout) { delete static_cast<tensor::Layout*>(layout); });
+      },
+      "tensor"_a, "Return an object with the symbolic layout of a tensor.");
+  m.def(
+      "give_layout",
+      [](const py::capsule& layout, const at::Tensor& tensor, NumbersTuple numbers,
+         const c10::SymInt& elements) {
+        auto* known = static_cast<tensor::Layout*>(PyCapsule_GetPointer(layout.ptr(), kLayout));
+        if (known == nullptr) throw py::error_already_set();
+        known->give(tensor, std::make_from_tuple<tensor::Numbers>(std::move(numbers)), elements);
+      },
+      "layout"_a, "tensor"_a, "numbers"_a, "elements"_a,
+      "Give a tensor a layout from `layout_of`, with equal numbers (see `fake_result`).");
   m.def(
       "call_digest",
       [](py::handle mode, py::handle fake_class, py::handle args, py::handle kwargs) {

@@ -177,11 +177,13 @@ def test_checks_compare_repeated_calls(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_layout_needs_symbolic_sizes() -> None:
     with pytest.raises(ValueError, match="has no symbolic sizes"):
-        aten.Layout(torch.ones(2))
+        aten.layout_of(torch.ones(2))
     nodes = exported(Layers(CASES["gelu"]), DYNAMIC).graph.nodes
     (fake,) = [node.meta["val"] for node in nodes if node.name == "x"]
-    layout = aten.Layout(fake)
+    layout = aten.layout_of(fake)
     with pytest.raises(ValueError, match="expected as many sizes"):
-        layout.give(fake, (0, [2], [1], 0), 1)
+        aten.give_layout(layout, fake, (0, [2], [1], 0), 1)
     with pytest.raises(ValueError, match="has no symbolic sizes"):
-        layout.give(torch.ones(2), (0, [2, 2, 2], [4, 2, 1], 0), 1)
+        aten.give_layout(layout, torch.ones(2), (0, [2, 2, 2], [4, 2, 1], 0), 1)
+    with pytest.raises(ValueError, match="incorrect name"):
+        aten.give_layout(aten.fake_like, fake, (0, [2, 2, 2], [4, 2, 1], 0), 1)

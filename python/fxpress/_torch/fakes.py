@@ -13,10 +13,11 @@ try:
     call_digest: Any = aten.call_digest
     fake_result: Any = aten.fake_result
     known_layout: Any = aten.known_layout
-    Layout: Any = aten.Layout
+    layout_of: Any = aten.layout_of
+    give_layout: Any = aten.give_layout
     UNDECIDED: int = aten.UNDECIDED
 except ImportError:  # fxpress has no `_aten` extension for this torch
-    call_digest = fake_result = known_layout = Layout = None
+    call_digest = fake_result = known_layout = layout_of = give_layout = None
     UNDECIDED = 0
 
 make_subclass = torch.Tensor._make_subclass

@@ -45,6 +45,7 @@ from fxpress._graphs.trace.results import (
 )
 from fxpress._torch import decompose as compat
 from fxpress._torch import symbols
+from fxpress._torch.fakes import give_layout
 
 
 class Memo:
@@ -211,7 +212,7 @@ def _give(known: LayerSpec, layer: Any, values: RepeatedValues) -> None:
     """Give a tensor the symbolic sizes and the layout of a recorded tensor."""
     parts = (known.numbers, known.elements)
     numbers, elements = mapped(parts, (Number,), values.value)
-    known.layout.give(layer, (0, *numbers), elements)
+    give_layout(known.layout, layer, (0, *numbers), elements)
 
 
 def _views_in(result: Any) -> list[Any]:

@@ -28,7 +28,7 @@ from fxpress._graphs.trace.results import (
 )
 from fxpress._torch import decompose as compat
 from fxpress._torch import symbols
-from fxpress._torch.fakes import UNDECIDED, Layout, known_layout
+from fxpress._torch.fakes import UNDECIDED, known_layout, layout_of
 from fxpress._torch.tracing import cache_misses
 
 DESCRIPTION = "description"  # how a node gets its `tensor_meta`: from its value
@@ -305,7 +305,7 @@ class Recording:
             self._values.number(number)
         (elements,) = elements_of(layer) or (1,)
         argument = self._values.argument
-        return LayerSpec(Layout(layer), argument(numbers_of(layer)), argument(elements))
+        return LayerSpec(layout_of(layer), argument(numbers_of(layer)), argument(elements))
 
 
 def _numbers_in(layer: Any) -> tuple[torch.SymInt, ...]:
