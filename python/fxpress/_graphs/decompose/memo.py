@@ -1,13 +1,11 @@
 """Repeat equal calls within a full trace.
 
-torch runs the first call with each key (`traced_calls`). For later calls with this key, fxpress
-adds equal nodes to the trace and creates equal tensors. torch runs every call whose arguments were
-written to.
+torch runs the first call with each key (`traced_calls`), and each call whose arguments were written
+to. For later calls with a key, fxpress adds equal nodes to the trace and creates equal tensors.
 
-If torch runs a call, its result may be a view of a tensor that the call created. A repeated result
-is never a view. If the program writes to a view later, functionalization computes the view again.
-So a call is not repeated if it returns a view to which the program writes later. torch's run of the
-program before the trace (the first pass) finds these calls.
+torch's result may be a view of a tensor that the call created; a repeated result is never a view.
+If the program writes to such a view later, functionalization computes the view again. So these
+calls, which torch's run before the trace (the first pass) finds, are not repeated.
 """
 
 from __future__ import annotations

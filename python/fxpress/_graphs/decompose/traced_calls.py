@@ -64,11 +64,9 @@ class TracedCall:
     def _add(self, value: Any) -> bool:
         if type(value) is compat.FunctionalTensor:
             self._add_tensor(value)
-        elif type(value) is torch.SymInt:
-            self._add_number(value)
-        else:
-            return False
-        return True
+            return True
+        self._add_number(value)
+        return type(value) is torch.SymInt
 
     def _add_tensor(self, tensor: Any) -> None:
         number = self._indexes.get(id(tensor))
@@ -292,8 +290,8 @@ class Recording:
             node, constant = compat.node_of(fake, self._tracer)
         if result.requires_grad or constant is not None:
             raise NotRepeatableError
-        described = self._values.result(fake)
-        return OutputSpec(node, described, [self._layer(layer) for layer in layers_of(result)])
+        layers = map(self._layer, layers_of(result))
+        return OutputSpec(node, self._values.result(fake), [*layers])
 
     def _layer(self, layer: Any) -> LayerSpec | None:
         if known_layout(layer) & UNDECIDED:
