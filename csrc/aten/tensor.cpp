@@ -1,5 +1,7 @@
 #include <torch/csrc/utils/pybind.h>
 
+#include <memory>
+
 #include "tensor/call_digest.h"
 #include "tensor/clone.h"
 #include "tensor/metadata.h"
@@ -56,8 +58,11 @@ None: as in `fake`.)");
   m.def(
       "layout_of",
       [](const at::Tensor& tensor) {
-        return py::capsule(new tensor::Layout(tensor), kLayout,
-                           [](void* layout) { delete static_cast<tensor::Layout*>(layout); });
+        auto layout = std::make_unique<tensor::Layout>(tensor);
+        py::capsule made(layout.get(), kLayout,
+                         [](void* owned) { delete static_cast<tensor::Layout*>(owned); });
+        layout.release();
+        return made;
       },
       "tensor"_a, "Return an object with the symbolic layout of a tensor.");
   m.def(
