@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -10,12 +12,14 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.export import Dim, ExportedProgram, export
+from torch.fx.experimental import proxy_tensor
 from torch.nn import functional as F
+from torch.utils._thunk import Thunk
 
 import fxpress
 from fxpress import decompose
 from fxpress._graphs.decompose.traced_calls import Recording
-from fxpress._torch import aten
+from fxpress._torch import aten, symbols
 from tests.support.decompose_cases import TABLES
 from tests.support.decomposed import assert_same_program
 
@@ -73,15 +77,15 @@ CASES: dict[str, Callable[[Layers, Tensor], Tensor]] = {
 }
 
 
-def exported(model: nn.Module, shapes: Any) -> ExportedProgram:
-    return export(model, (torch.randn(3, 6, 8),), dynamic_shapes=(shapes,), strict=False)
+def exported(model: nn.Module, shapes: Any, *inputs: Tensor) -> ExportedProgram:
+    return export(model, inputs or (torch.randn(3, 6, 8),), dynamic_shapes=shapes, strict=False)
 
 
-def traced_twice(case: str, table: str, shapes: Any) -> tuple[ExportedProgram, ExportedProgram]:
+def decomposed(
+    model: nn.Module, table: str, shapes: Any, *inputs: Tensor
+) -> tuple[ExportedProgram, ExportedProgram]:
     """The program as decomposed by fxpress and by torch; nothing has decomposed it before."""
-    torch.manual_seed(0)
-    model = Layers(CASES[case])
-    programs = [exported(model, shapes) for _ in range(2)]
+    programs = [exported(model, shapes, *inputs) for _ in range(2)]
     programs[0]._example_inputs = programs[1]._example_inputs
     decompose.forget_templates()
     FakeTensorMode.cache_clear()
@@ -91,7 +95,8 @@ def traced_twice(case: str, table: str, shapes: Any) -> tuple[ExportedProgram, E
 
 
 def assert_repeated(case: str, table: str, shapes: Any) -> None:
-    ours, theirs = traced_twice(case, table, shapes)
+    torch.manual_seed(0)
+    ours, theirs = decomposed(Layers(CASES[case]), table, (shapes,))
     report = decompose.report()
     assert report.reason
     assert report.instantiated >= LAYERS // 2, report
@@ -127,15 +132,11 @@ class Derived(nn.Module):
 @pytest.mark.slow("torch exports and decomposes the program")
 def test_sizes_with_a_constant_expression_are_ints() -> None:
     half = Dim("half")
-    inputs, shapes = (torch.randn(10, 8), torch.randn(5, 8)), ({0: 2 * half}, {0: half})
-    programs = [export(Derived(), inputs, dynamic_shapes=shapes, strict=False) for _ in range(2)]
-    FakeTensorMode.cache_clear()
-    theirs = programs[1].run_decompositions()
-    FakeTensorMode.cache_clear()
-    ours = decompose.run_decompositions(programs[0])
+    shapes = ({0: 2 * half}, {0: half})
+    programs = decomposed(Derived(), "default", shapes, torch.randn(10, 8), torch.randn(5, 8))
     types = [
         [[*map(type, node.meta["tensor_meta"].shape)] for node in made.graph.nodes if node.users]
-        for made in (ours, theirs)
+        for made in programs
     ]
     assert types[0] == types[1]
 
@@ -150,22 +151,15 @@ class Nonzero(nn.Module):
 
 @pytest.mark.slow("torch exports and decomposes the program")
 def test_calls_whose_result_has_a_size_that_depends_on_data() -> None:
-    programs = [
-        export(Nonzero(), (torch.randn(4, 3),), dynamic_shapes=({0: Dim.DYNAMIC},), strict=False)
-        for _ in range(2)
-    ]
-    programs[0]._example_inputs = programs[1]._example_inputs
-    FakeTensorMode.cache_clear()
-    theirs = programs[1].run_decompositions()
-    FakeTensorMode.cache_clear()
-    assert_same_program(decompose.run_decompositions(programs[0]), theirs)
+    ours, theirs = decomposed(Nonzero(), "default", ({0: Dim.DYNAMIC},), torch.randn(4, 3))
+    assert_same_program(ours, theirs)
 
 
 @pytest.mark.slow("torch exports and decomposes the program")
 def test_checks_compare_repeated_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     def program() -> ExportedProgram:
         decompose.forget_templates()
-        return exported(Layers(attention), DYNAMIC)
+        return exported(Layers(attention), (DYNAMIC,))
 
     with decompose.check_templates():
         decompose.run_decompositions(program())
@@ -178,7 +172,7 @@ def test_checks_compare_repeated_calls(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_layout_needs_symbolic_sizes() -> None:
     with pytest.raises(ValueError, match="has no symbolic sizes"):
         aten.layout_of(torch.ones(2))
-    nodes = exported(Layers(CASES["gelu"]), DYNAMIC).graph.nodes
+    nodes = exported(Layers(CASES["gelu"]), (DYNAMIC,)).graph.nodes
     (fake,) = [node.meta["val"] for node in nodes if node.name == "x"]
     layout = aten.layout_of(fake)
     with pytest.raises(ValueError, match="expected as many sizes"):
@@ -187,3 +181,13 @@ def test_a_layout_needs_symbolic_sizes() -> None:
         aten.give_layout(layout, torch.ones(2), (0, [2, 2, 2], [4, 2, 1], 0), 1)
     with pytest.raises(ValueError, match="incorrect name"):
         aten.give_layout(aten.fake_like, fake, (0, [2, 2, 2], [4, 2, 1], 0), 1)
+
+
+def test_nodes_that_would_be_computed_later() -> None:
+    """torch delays some computations of symbolic ints until a node needs them."""
+    nodes = exported(Layers(CASES["gelu"]), (DYNAMIC,)).graph.nodes
+    (size,) = [node.meta["val"].shape[0] for node in nodes if node.name == "x"]
+    tracer = types.SimpleNamespace(symnode_tracker=proxy_tensor._SymNodeDict())
+    assert symbols.slot_of(size, tracer) is None
+    tracer.symnode_tracker[size] = Thunk(functools.partial(lambda number: number, size))
+    assert symbols.slot_of(size, tracer) == symbols.Slot(None)

@@ -163,11 +163,6 @@ def track_number(number: Any, tracer: Any, name: str, meta: Any) -> Any:
     return proxy.node
 
 
-def node_of_number(number: Any, tracer: Any) -> Any:
-    """Return the node of a symbolic number in a trace; create the node if there is none."""
-    return proxy_tensor.get_proxy_slot(number, tracer).force().node
-
-
 class Slot(NamedTuple):
     """How a trace finds the node of a symbolic int."""
 
@@ -189,16 +184,15 @@ class _Read:
         return proxy_tensor.set_meta(made, number)
 
 
-_READS = {
-    "sym_size": SIZE_OF,
-    "sym_stride": STRIDE_OF,
-    "sym_numel": torch.ops.aten.sym_numel.default,
-    "sym_storage_offset": OFFSET_OF,
-}
+_NUMEL = torch.ops.aten.sym_numel.default
+_READS = {each._opname: each for each in (SIZE_OF, STRIDE_OF, OFFSET_OF, _NUMEL)}
 
 
 def slot_of(number: Any, tracer: Any) -> Slot | None:
-    """Return how a trace finds the node of a symbolic int; None if it has no entry for the int."""
+    """Return how a trace finds the node of a symbolic int; None if it has no entry for the int.
+
+    The Slot has no node if the node will be computed from other symbolic ints when it is needed.
+    """
     thunk = tracer.symnode_tracker.get(number)
     if thunk is None:
         return None
@@ -207,9 +201,11 @@ def slot_of(number: Any, tracer: Any) -> Slot | None:
     read = thunk.f.func
     if type(read) is _Read:
         return read.slot
-    names = [name for name in _READS if name in read.__code__.co_names]
+    (name,) = _READS.keys() & read.__code__.co_names or (None,)
+    if name is None:
+        return Slot(None)
     source = inspect.getclosurevars(read).nonlocals["proxy"].node
-    return Slot(source, _READS[names[0]], thunk.f.args[1:])
+    return Slot(source, _READS[name], thunk.f.args[1:])
 
 
 def set_slot(number: Any, slot: Slot, tracer: Any) -> None:

@@ -21,6 +21,7 @@ from fxpress._graphs.decompose.template import (
     TensorSpec,
 )
 from fxpress._graphs.decompose.values import Facts, UnsafeError, Value, facts_of, size_of
+from fxpress._graphs.trace.proxy_calls import node_of_number
 from fxpress._graphs.trace.results import Number
 from fxpress._torch import decompose as compat
 from fxpress._torch import symbols as sizes
@@ -114,14 +115,6 @@ def _nodes_to_keep(added: list[Node], returned: Iterable[Node]) -> list[Entry]:
     return from_elsewhere + kept
 
 
-class TraceContext(NamedTuple):
-    """The tracer and the fake mode of a call's trace."""
-
-    tracer: Any
-    mode: Any  # the program's fake mode
-    candidate: Callable[[str], str]  # name of a node -> the name that torch proposed for the node
-
-
 class MetaItems(NamedTuple):
     """Describes the meta of nodes that a call adds.
 
@@ -190,7 +183,9 @@ class TemplateBuilder:
     """Builds the template of one call.
 
     Args:
-        context: the tracer and the fake mode.
+        tracer: the tracer of the trace.
+        mode: the program's fake mode.
+        candidate: name of a node -> the name that torch proposed for the node.
         target: the operator.
         inputs: (fake tensor, node) of each tensor argument.
         numbers: the nodes of the symbolic numbers among the arguments.
@@ -202,7 +197,9 @@ class TemplateBuilder:
 
     def __init__(
         self,
-        context: TraceContext,
+        tracer: Any,
+        mode: Any,
+        candidate: Callable[[str], str],
         target: Any,
         inputs: Sequence[tuple[Any, Node]],
         numbers: list[Node],
@@ -211,13 +208,12 @@ class TemplateBuilder:
         call: Call,
         written: Value | None = None,
     ) -> None:
-        self._context = context
-        self._target = target
+        self._mode, self._candidate = mode, candidate
         self._wrapped = wrapped
         self._call = call
         self._written = written
-        self._meta = MetaItems(target, meta, context.tracer)
-        self._env = context.mode.shape_env
+        self._meta = MetaItems(target, meta, tracer)
+        self._env = mode.shape_env
         self._is_symbolic = bool(numbers)
         self._input_numbers = {node: -1 - len(inputs) - i for i, node in enumerate(numbers)}
         self._numbers: dict[Any, int] = {node: -1 - i for i, (_, node) in enumerate(inputs)}
@@ -235,10 +231,10 @@ class TemplateBuilder:
         nodes = self._nodes_of(_nodes_to_keep(added, returned.values()))
         items = [node.args for node in added if node.target is _getitem]
         if len(set(items)) != len(items):
-            raise UnsafeError(f"{self._target}: the trace reads an item of a result twice")
+            raise self._meta.refuse("the trace reads an item of a result twice")
         self._returned = returned
         described = self._result(result)
-        calls = tuple(self._context.tracer.torch_fn_counts.items())
+        calls = tuple(self._meta.tracer.torch_fn_counts.items())
         fresh = tuple(self._fresh)
         written = self._written
         writes = None if written is None else self._call.number_of(written)
@@ -271,7 +267,7 @@ class TemplateBuilder:
         found = {}
         for number in compat.pytree.tree_leaves(result):
             if type(number) in sizes.KINDS and sizes.expression_of(number, self._env) is not None:
-                node = sizes.node_of_number(number, self._context.tracer)
+                node = node_of_number(number, self._meta.tracer)
                 if node in self._input_numbers or (node in added and sizes.computes(node.target)):
                     found[id(number)] = node
         return found
@@ -305,10 +301,10 @@ class TemplateBuilder:
             if used not in self._numbers:
                 raise self._meta.refuse("the trace uses a value of another call")
             uses.append(self._numbers[used])
-        _check_constants(self._target, (node.args, node.kwargs))
+        _check_constants(self._meta.target, (node.args, node.kwargs))
         value = self._value(node.meta.get("val"))
         meta = tuple([self._meta.item(key, item, value) for key, item in node.meta.items()])
-        candidate = self._context.candidate(node.name)
+        candidate = self._candidate(node.name)
         stays = compat.stays(node)
         number = value.expression if type(value) is NumberSpec else None
         return TemplateNode(target, node, tuple(uses), candidate, stays, meta, value, number)
@@ -316,7 +312,7 @@ class TemplateBuilder:
     def _value(self, value: Any) -> Any:
         """Return the description of a node's value, as in `TemplateNode.value`."""
         if isinstance(value, torch.Tensor):
-            if type(value) is not compat.FakeTensor or value.fake_mode is not self._context.mode:
+            if type(value) is not compat.FakeTensor or value.fake_mode is not self._mode:
                 raise self._meta.refuse("the trace creates a tensor of another class or fake mode")
             if value.requires_grad or isinstance(value, torch.nn.Parameter):
                 raise self._meta.refuse("the trace creates a tensor that requires gradients")
@@ -387,7 +383,7 @@ class TemplateBuilder:
         return Output(number, facts, self._storage(inner), compat.is_base(result))
 
     def _number_of(self, inner: torch.Tensor) -> int:
-        node, constant = compat.node_of(inner, self._context.tracer)
+        node, constant = compat.node_of(inner, self._meta.tracer)
         if node not in self._numbers or constant is not None:
             raise self._meta.refuse(
                 "the call returns a constant or a tensor without a recorded node"

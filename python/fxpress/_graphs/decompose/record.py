@@ -9,7 +9,7 @@ import torch
 from torch.fx import Node
 
 from fxpress._graphs.decompose.keys import Call, map_values
-from fxpress._graphs.decompose.reading import TemplateBuilder, TraceContext, nodes_after
+from fxpress._graphs.decompose.reading import TemplateBuilder, nodes_after
 from fxpress._graphs.decompose.symbols import Symbols
 from fxpress._graphs.decompose.template import Output, Template, specs_in
 from fxpress._graphs.decompose.values import Number, UnsafeError, Value
@@ -153,10 +153,9 @@ class Recorder:
         if len(self._functional_mode._tokens) != tokens:
             raise UnsafeError(f"{to_trace.node.target}: the trace has effects")
         added = nodes_after(last, tracer.graph)
-        context = TraceContext(tracer, self.mode, self._names.of)
+        target, meta = to_trace.node.target, to_trace.meta
         builder = TemplateBuilder(
-            *(context, to_trace.node.target, known, tracked, wrapped, to_trace.meta, call),
-            written=written,
+            tracer, self.mode, self._names.of, target, known, tracked, wrapped, meta, call, written
         )
         template = builder.build(added, result)
         for node in (*added, *tracked):

@@ -41,7 +41,9 @@ class TracedCall:
         key: all on which torch's run of the call depends.
         tensors: the distinct FunctionalTensors among the arguments.
         fakes: the fake tensors in `tensors`.
+        layouts: `known_layout` of each tensor in `layers_of`, for all of `tensors`.
         numbers: the distinct symbolic ints of the arguments and of their sizes.
+        slots: how the trace finds the nodes of `numbers`, as `slot` returns it.
         nodes: node of an argument or of a symbolic int -> its index.
     """
 
@@ -53,7 +55,9 @@ class TracedCall:
         self._key: list[Any] = [node.target, fields_of(node.meta, annotated=True)]
         self.tensors: list[Any] = []
         self.fakes: list[Any] = []
+        self.layouts: list[int] = []
         self.numbers: list[torch.SymInt] = []
+        self.slots: list[Any] = []
         self.nodes: dict[Node, int] = {}
         add_arguments(node, env, self._key, self._add)
         if not self.tensors:
@@ -95,9 +99,10 @@ class TracedCall:
             known = known_layout(layer)
             if known & UNDECIDED:
                 raise NotRepeatableError
+            self.layouts.append(known)
             sizes, strides, offset = numbers_of(layer)
             self._key += (known, len(sizes))
-            for each in (*sizes, *strides, offset, *elements_of(layer)):
+            for each in (*sizes, *strides, offset, *elements_of(layer, known)):
                 self._add_number(each)
 
     def _add_number(self, number: Any) -> None:
@@ -108,7 +113,8 @@ class TracedCall:
         self._key.append((place,))
         if place == len(self.numbers):
             self.numbers.append(number)
-            self._key += (number.node._expr, self.slot(number))
+            self.slots.append(self.slot(number))
+            self._key += (number.node._expr, self.slots[-1])
 
     def slot(self, number: Any) -> Any:
         """Return how the trace finds the node of a symbolic int, with the place of the node."""
@@ -117,7 +123,9 @@ class TracedCall:
         slot = symbols.slot_of(number, self._tracer)
         return None if slot is None else slot._replace(node=self._place(slot.node))
 
-    def _place(self, node: Node) -> int:
+    def _place(self, node: Node | None) -> int:
+        if node is None:
+            raise NotRepeatableError
         return self.nodes.setdefault(node, len(self.nodes))
 
 
@@ -126,9 +134,9 @@ def layers_of(tensor: Any) -> tuple[Any, Any, Any]:
     return compat.inner(tensor), tensor.elem, tensor
 
 
-def elements_of(layer: Any) -> tuple[Any, ...]:
-    """Return the number of elements if torch has computed it, in a tuple."""
-    return (layer.numel(),) if known_layout(layer) & 1 else ()
+def elements_of(layer: Any, known: int) -> tuple[Any, ...]:
+    """Return the number of elements in a tuple, or () if it is not in the layout `known`."""
+    return (layer.numel(),) if known & 1 else ()
 
 
 class LayerSpec(NamedTuple):
@@ -177,17 +185,12 @@ class Recording:
         self._values = CallValues(fakes, call.fakes, call.numbers)
         meta = {field: node.meta[field] for field in fields_of(node.meta, annotated=True)}
         self._meta = MetaItems(node.target, meta, tracer)
-        self._layouts = [known_layout(layer) for layer in self._layers()]
-        self._slots = [*map(call.slot, call.numbers)]
         self._nodes = dict(call.nodes)
         self._before = (cache_misses(), symbols.state(call.shape_env))
         if tracer is not None:
             self._last = tracer.graph._root.prev
             self._counts = dict(tracer.torch_fn_counts)
             self._names = compat.Candidates(tracer)
-
-    def _layers(self) -> list[Any]:
-        return [layer for tensor in self._call.tensors for layer in layers_of(tensor)]
 
     def stop(self) -> None:
         """Stop recording names, when the run has ended."""
@@ -203,11 +206,8 @@ class Recording:
         call = self._call
         if any(map(compat.was_changed, call.tensors, call.fakes)):
             raise NotRepeatableError
-        layers = [
-            (place, layer)
-            for place, layer in enumerate(self._layers())
-            if known_layout(layer) != self._layouts[place]
-        ]
+        given = enumerate(layer for tensor in call.tensors for layer in layers_of(tensor))
+        layers = [(i, layer) for i, layer in given if known_layout(layer) != call.layouts[i]]
         calls: list[tuple[Any, int]] = []
         added: list[AddedNode] = []
         slots: list[tuple[torch.SymInt, symbols.Slot]] = []
@@ -232,7 +232,7 @@ class Recording:
     def _changed_slots(self, layers: list[Any]) -> list[tuple[torch.SymInt, symbols.Slot]]:
         """Return the slots that the call set, of arguments' numbers and the numbers in `layers`."""
         call = self._call
-        known = {id(n.node): slot for n, slot in zip(call.numbers, self._slots, strict=True)}
+        known = {id(n.node): slot for n, slot in zip(call.numbers, call.slots, strict=True)}
         found = {}
         for number in (*call.numbers, *(n for layer in layers for n in _numbers_in(layer))):
             place = id(number.node)
@@ -294,14 +294,15 @@ class Recording:
         return OutputSpec(node, self._values.result(fake), [*layers])
 
     def _layer(self, layer: Any) -> LayerSpec | None:
-        if known_layout(layer) & UNDECIDED:
+        known = known_layout(layer)
+        if known & UNDECIDED:
             raise NotRepeatableError
         numbers = _numbers_in(layer)
         if not numbers:
             return None
         for number in numbers:
             self._values.number(number)
-        (elements,) = elements_of(layer) or (1,)
+        (elements,) = elements_of(layer, known) or (1,)
         argument = self._values.argument
         return LayerSpec(layout_of(layer), argument(numbers_of(layer)), argument(elements))
 
@@ -309,4 +310,4 @@ class Recording:
 def _numbers_in(layer: Any) -> tuple[torch.SymInt, ...]:
     """Return the symbolic ints of a tensor."""
     sizes, strides, offset = numbers_of(layer)
-    return symbolic((*sizes, *elements_of(layer)), strides, offset)
+    return symbolic((*sizes, *elements_of(layer, known_layout(layer))), strides, offset)
