@@ -356,6 +356,21 @@ def test_guards_of_programs_that_nothing_decomposed_before(
     assert set(decompose.run_decompositions(ours)._guards_code) == set(expected)
 
 
+class _Pairs(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        torch._check(x.shape[0] % 2 == 0)
+        return x.view(-1, 2, x.shape[1]).sum(1).relu()
+
+
+def test_guards_of_a_loaded_program_are_evaluated_before_templates_are_used() -> None:
+    """Without the guard on the size, the trace of `view` would add a guard."""
+    dims = ({0: Dim.AUTO, 1: Dim.AUTO},)
+    assert_equal_except_names(
+        lambda: reloaded(export(_Pairs(), (torch.randn(4, 6),), dynamic_shapes=dims))
+    )
+    assert not decompose.report().reason
+
+
 @pytest.mark.deep("decomposes a program in several threads, and eight times")
 def test_threads_and_memory() -> None:
     program = of_attention(2)
