@@ -160,7 +160,7 @@ def is_view(target: Any) -> bool:
 
 
 def may_write(target: Any) -> bool:
-    """Return whether an operator may write to its arguments. Normalizations do not declare it."""
+    """Return whether an operator may write to its arguments; schemas of batch norm hide this."""
     if not isinstance(target, OpOverload):
         return isinstance(target, torch._ops.HigherOrderOperator)
     names = {argument.name for argument in target._schema.arguments}

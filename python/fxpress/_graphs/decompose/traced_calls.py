@@ -198,7 +198,7 @@ class Recording:
             self._names.stop()
 
     def is_repeatable(self) -> bool:
-        """Return whether equal calls change the same: the call changed no state of torch."""
+        """Return whether the call changed no state on which the traces of equal calls depend."""
         return self._before == (cache_misses(), symbols.state(self._call.shape_env))
 
     def recipe(self, result: Any) -> Recipe:
