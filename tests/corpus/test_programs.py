@@ -116,19 +116,24 @@ def facts(program: ExportedProgram) -> list[Any]:
     ]
 
 
-_latest: dict[Entry, Case] = {}  # the case of this worker
+_latest: dict[Entry, tuple[int, Case]] = {}  # the case of this worker, and its latest component
 
 
 @pytest.fixture
 def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Case:
     """The case, which stays for the comparisons that follow.
 
-    A fixture of the scope "module" would let pytest change the order of the comparisons.
+    A fixture of the scope "module" would let pytest change the order of the comparisons. A worker
+    that steals earlier comparisons after the later ones exports again: the last edits the graph.
     """
-    if request.param not in _latest:
+    entry = request.param
+    place = list(components_of(entry)).index(request.getfixturevalue("component"))
+    latest, known = _latest.pop(entry, (-1, None))
+    if known is None or place <= latest:
         _latest.clear()
-        _latest[request.param] = exported(request.param, tmp_path_factory.mktemp("corpus"))
-    return _latest[request.param]
+        known = exported(entry, tmp_path_factory.mktemp("corpus"))
+    _latest[entry] = place, known
+    return known
 
 
 @pytest.mark.parametrize(("case", "component"), list(_pairs()), indirect=["case"])
