@@ -328,12 +328,17 @@ class Instantiator {
     live_[known->second] = 1;
   }
 
-  // Marks as live the nodes before `node` that compute its number from sizes of program inputs.
+  // Marks as live the nodes before `node` that torch adds to compute its number from known numbers.
   void compute_parts(const Instance& instance, const RecipeNode& node, uint32_t id) {
-    for (uint32_t i = id - static_cast<uint32_t>(node.parts); i < id; ++i) {
-      live_[i] = 1;
-      share_number(instance, instance.recipe->nodes()[i - instance.first], i);
+    const std::vector<RecipeNode>& nodes = instance.recipe->nodes();
+    const uint32_t first = id - static_cast<uint32_t>(node.parts);
+    live_[id - 1] = 1;
+    for (uint32_t i = id; i-- > first;) {
+      const RecipeNode& part = nodes[i - instance.first];
+      if (live_[i] == 0 || computed_.contains(static_cast<uint32_t>(part.number))) continue;
+      for (const int32_t used : part.uses) live_[instance.number_of(used)] = 1;
     }
+    for (uint32_t i = first; i < id; ++i) share_number(instance, nodes[i - instance.first], i);
   }
 
   uint32_t first_computed() const { return static_cast<uint32_t>(PyList_GET_SIZE(request_.names)); }

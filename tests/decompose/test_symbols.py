@@ -24,6 +24,7 @@ from tests.support.decompose_cases import (
     assert_fresh_as_torch,
     reloaded,
 )
+from tests.support.decomposed import assert_same_decomposed
 from tests.support.exported import dynamic_shapes, tokens, transformer
 from tests.support.memory import check_no_object_leaks
 from tests.support.sampled import turns
@@ -62,8 +63,15 @@ def _sizes(x: Tensor) -> Any:
     return torch.zeros(rows, columns * 2) + 1, columns + rows // 2, columns * 2, rows
 
 
+def _inverse_order(x: Tensor) -> Tensor:
+    order = x.reshape(-1).sort().indices
+    inverse = torch.empty_like(order)  # torch computes the size, a product of three numbers
+    return inverse.index_put_((order,), torch.arange(x.shape[0] * x.shape[1] * 8))
+
+
 def of_functions() -> ExportedProgram:
     functions = (
+        _inverse_order,
         lambda x: x.view(x.shape[0] * x.shape[1], 8).sin().view(x.shape[0], -1, 8),
         lambda x: x.reshape(-1, 4) + 1,
         lambda x: torch.cat([x, x]).view(-1, 8) * 2,
@@ -123,6 +131,23 @@ PROGRAMS = {
     "convolutions": of_convolutions,
     "blocks": of_blocks,
 }
+
+
+def test_a_full_trace_does_not_depend_on_templates_that_were_not_used() -> None:
+    def exported() -> ExportedProgram:
+        def ones(x: Tensor) -> Tensor:
+            return torch.empty_like(x.transpose(0, 1).reshape(-1).sort().values).fill_(1)
+
+        shapes = {"x": {0: ROWS, 1: COLUMNS}}
+        return export(Functions(ones), (torch.randn(4, 6, 8),), dynamic_shapes=shapes)
+
+    FakeTensorMode.cache_clear()
+    theirs = exported().run_decompositions()
+    for _ in range(2):
+        FakeTensorMode.cache_clear()
+        ours = decompose.run_decompositions(exported())
+        assert_same_decomposed(ours.graph_module, theirs.graph_module)
+    assert "needs a size that no node" in decompose.report().reason
 
 
 @pytest.mark.slow("programs that torch decomposes")

@@ -218,26 +218,30 @@ def set_slot(number: Any, slot: Slot, tracer: Any) -> None:
     tracer.symnode_tracker[number] = thunk
 
 
-_Parts = list[tuple[Any, torch.fx.Node]]
+class Part(NamedTuple):
+    """A node that computes a part of an expression."""
+
+    number: Any  # a key of the number: its expression; another key if torch does not share the node
+    expression: Any
+    node: torch.fx.Node
 
 
-def computed(expression: Any, graph: torch.fx.Graph) -> tuple[_Parts, _Parts] | None:
+def computed(expression: Any, graph: torch.fx.Graph) -> list[Part] | None:
     """Add placeholders for an expression's symbols, and the nodes with which torch computes it.
 
-    Return lists of (symbol, node) and (subexpression, node); None: a part needs several nodes.
+    None: the nodes for a part of the expression are not known.
     """
-    parts: _Parts = []
     tracer = torch.fx.proxy.GraphAppendingTracer(graph)
     symbols = sorted(expression.free_symbols, key=str)
     known = {s: torch.fx.Proxy(graph.placeholder(str(s)), tracer) for s in symbols}
-    of_symbols = [(symbol, known[symbol].node) for symbol in symbols]
-    if not _compute(expression, graph, known, parts):
-        return None
-    return of_symbols, parts
+    parts = [Part(symbol, symbol, proxy.node) for symbol, proxy in known.items()]
+    return parts if _compute(expression, graph, known, parts) else None
 
 
-def _compute(expression: Any, graph: torch.fx.Graph, known: dict[Any, Any], parts: _Parts) -> bool:
-    """Add the nodes of an expression; return False if a subexpression needs several nodes."""
+def _compute(
+    expression: Any, graph: torch.fx.Graph, known: dict[Any, Any], parts: list[Part]
+) -> bool:
+    """Add the nodes of an expression; return False if the nodes of a part are not known."""
     if expression in known:
         return True
     given = []
@@ -252,8 +256,14 @@ def _compute(expression: Any, graph: torch.fx.Graph, known: dict[Any, Any], part
     before = len(graph.nodes)
     made = interp._run_sympy_handler(reference.PythonReferenceAnalysis, given, expression)
     known[expression] = made
-    parts.append((expression, made.node))
-    return len(graph.nodes) == before + 1
+    steps = [*graph.nodes][before:-1]
+    if len(steps) != (len(given) - 2 if expression.is_Mul else 0):
+        return False
+    for i, step in enumerate(steps):
+        product = expression.func(*expression.args[: i + 2])
+        parts.append(Part((expression, i), product, step))
+    parts.append(Part(expression, expression, made.node))
+    return True
 
 
 def function_of(target: Any) -> tuple[str, str]:

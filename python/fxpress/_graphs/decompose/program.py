@@ -135,6 +135,7 @@ def build_from_templates(
     fakes = compat.Fakes(mode)
     with phase("plan"), contextlib.suppress(NeedsTraceError):
         plan.advance(None)
+    cached = None if plan.is_complete else compat.cached_results(mode)
     try:
         if not plan.is_complete:
             with phase("trace"):
@@ -143,6 +144,9 @@ def build_from_templates(
         with phase("graph"), sizes.without_guards(mode.shape_env):
             made = _make(program, plan, inputs, size_nodes, symbols, fakes, naming)
     except UnsafeError as unsafe:
+        if cached is not None:
+            # The full trace must begin with the fake tensor caches from before the templates'.
+            compat.restore_cached_results(mode, cached)
         if naming is not None and naming.known is not None:
             naming.known.reason = str(unsafe)  # equal programs are not tried again
         raise
@@ -154,7 +158,6 @@ def _trace(
 ) -> None:
     """Complete a plan; a trace of torch records the calls that have no template yet."""
     failed: list[UnsafeError] = []
-    cached = compat.cached_results(fakes.mode)
 
     def body(tracer: Any, functional_mode: Any) -> None:
         try:
@@ -165,8 +168,6 @@ def _trace(
     with fast_tracing(), fakes.mode, table.guarded.in_force():
         compat.trace(body, fakes.mode, table.others, custom_triton_ops)
     if failed:
-        # The full trace must begin with the fake tensor caches from before this trace.
-        compat.restore_cached_results(fakes.mode, cached)
         raise failed[0]
 
 

@@ -46,12 +46,10 @@ def _computation_of(
     `first`, `first` + 1, ..., which are added to `numbers`.
     """
     graph = Graph()
-    computed = sizes.computed(expression, graph)
-    if computed is None or "nn_module_stack" not in items:
+    if "nn_module_stack" not in items:
         return []
     made: list[TemplateNode] = []
-    symbols, parts = computed
-    for part, node in (*symbols, *parts):
+    for number, part, node in sizes.computed(expression, graph) or ():
         is_symbol = node.op == "placeholder"
         uses = tuple([numbers[used] for used in node.all_input_nodes])
         meta = () if is_symbol else _size_meta(node, items)
@@ -59,7 +57,7 @@ def _computation_of(
         target = None if is_symbol else node.target
         name = "number" if is_symbol else str(graph._target_to_str(node.target))
         numbers[node] = first + len(made)
-        made.append(TemplateNode(target, node, uses, name, False, meta, value, part, is_symbol))
+        made.append(TemplateNode(target, node, uses, name, False, meta, value, number, is_symbol))
     return made
 
 
@@ -246,7 +244,7 @@ class TemplateBuilder:
         for entry in entries:
             if entry.is_reference:
                 made = self._reference(entry.node)
-                if made.read is not None and made.read >= 0:
+                if made.read is not None:
                     kept = ("stack_trace", "nn_module_stack")
                     items = {
                         key: self._meta.item(key, item, None)

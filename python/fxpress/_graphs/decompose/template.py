@@ -51,7 +51,7 @@ class TemplateNode(NamedTuple):
     is_impure: bool  # whether the program keeps the node if it has no users
     meta: tuple[tuple[str, str, Any], ...]  # (key, how, value); how: COPIED, LITERAL, …
     value: Any  # a TensorSpec, a NumberSpec, a list or tuple of these, or a constant
-    number: Any = None  # the expression that the node computes; None: the node is not a number
+    number: Any = None  # `Part.number` of `_torch.symbols`; None: the node computes no number
     is_needed: bool = False  # whether another node of the program computes the number
     read: int | None = None  # if the node is the size of a tensor: the number of the tensor
     parts: int = 0  # how many nodes, just before this node, can compute the number if needed
