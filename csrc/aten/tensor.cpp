@@ -37,6 +37,16 @@ The copy is None for a value that `clone()` does not copy byte by byte.)");
   m.def("like_pattern", tensor::like_pattern, "pattern"_a, "storage"_a,
         "Return a tensor on the meta device with the sizes, strides and offset of `pattern`.");
   m.def(
+      "make_meta",
+      [](NumbersTuple numbers, at::ScalarType dtype, const std::optional<at::Storage>& storage) {
+        return tensor::make_meta(std::make_from_tuple<tensor::Numbers>(std::move(numbers)), dtype,
+                                 storage);
+      },
+      "numbers"_a, "dtype"_a, "storage"_a,
+      R"(Return a tensor on the meta device, in `storage` or, if it is None, in a new storage.
+
+numbers: (bytes of a new storage, sizes, strides, offset). Symbolic numbers are not evaluated.)");
+  m.def(
       "fake_result",
       [](py::handle fake, const std::optional<at::Tensor>& base,
          const std::optional<at::Tensor>& edge, std::optional<NumbersTuple> numbers,

@@ -74,6 +74,18 @@ at::Tensor like_pattern(const at::Tensor& pattern, const std::optional<at::Stora
   return at::Tensor(std::move(made));
 }
 
+at::Tensor make_meta(const Numbers& numbers, at::ScalarType dtype,
+                     const std::optional<at::Storage>& storage) {
+  TORCH_CHECK_VALUE(numbers.sizes.size() == numbers.strides.size(),
+                    "expected as many strides as sizes");
+  at::Storage used = storage ? *storage : make_storage(numbers.bytes);
+  auto made = c10::make_intrusive<c10::TensorImpl>(std::move(used),
+                                                   c10::DispatchKeySet(c10::DispatchKey::Meta),
+                                                   c10::scalarTypeToTypeMeta(dtype));
+  made->set_sizes_and_strides(numbers.sizes, numbers.strides, numbers.offset);
+  return at::Tensor(std::move(made));
+}
+
 bool read_facts(void* object, core::TensorFacts* facts) {
   const at::Tensor& tensor = THPVariable_Unpack(static_cast<PyObject*>(object));
   if (tensor.layout() != at::kStrided ||

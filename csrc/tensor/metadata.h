@@ -27,6 +27,11 @@ struct Numbers {
   c10::SymInt offset;
 };
 
+// Returns a meta tensor in `storage` or, if it is nullopt, in a new storage. Symbolic numbers are
+// not evaluated.
+at::Tensor make_meta(const Numbers& numbers, at::ScalarType dtype,
+                     const std::optional<at::Storage>& storage);
+
 // Returns a copy of a fake tensor with the storage of `base`, or with a new storage. `edge` has the
 // gradient edge of the copy. Symbolic `numbers` must equal the numbers of `fake`. The copy keeps
 // torch's cached facts about the layout of `fake`, except the number of elements, which is computed

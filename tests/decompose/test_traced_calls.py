@@ -175,6 +175,8 @@ def test_a_layout_needs_symbolic_sizes() -> None:
     nodes = exported(Layers(CASES["gelu"]), (DYNAMIC,)).graph.nodes
     (fake,) = [node.meta["val"] for node in nodes if node.name == "x"]
     layout = aten.layout_of(fake)
+    with pytest.raises(ValueError, match="expected as many strides as sizes"):
+        aten.make_meta((0, [2, 2], [1], 0), torch.float32, None)
     with pytest.raises(ValueError, match="expected as many sizes"):
         aten.give_layout(layout, fake, (0, [2], [1], 0), 1)
     with pytest.raises(ValueError, match="has no symbolic sizes"):

@@ -124,6 +124,9 @@ def assert_same_fake_tensor(ours: FakeTensor, theirs: FakeTensor) -> None:
     assert torch._C._dispatch_keys(ours) == torch._C._dispatch_keys(theirs)
     assert ours.is_leaf == theirs.is_leaf
     assert ours._is_view() == theirs._is_view()
+    if ours.layout is torch.strided and str(ours.storage_offset()) == "0":
+        sizes = [tensor.untyped_storage().nbytes() for tensor in (ours, theirs)]
+        assert str(sizes[0]) == str(sizes[1])
 
 
 def assert_same_program(ours: ExportedProgram, theirs: ExportedProgram) -> None:

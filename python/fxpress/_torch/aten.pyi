@@ -34,6 +34,11 @@ def fake_result(
     numbers: tuple[Any, Sequence[Any], Sequence[Any], Any] | None,
     protects: bool,
 ) -> Any: ...
+def make_meta(
+    numbers: tuple[Any, Sequence[Any], Sequence[Any], Any],
+    dtype: torch.dtype,
+    storage: torch.UntypedStorage | None,
+) -> torch.Tensor: ...
 def known_layout(tensor: torch.Tensor) -> int: ...
 
 UNDECIDED: int

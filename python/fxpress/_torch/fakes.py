@@ -15,9 +15,10 @@ try:
     known_layout: Any = aten.known_layout
     layout_of: Any = aten.layout_of
     give_layout: Any = aten.give_layout
+    make_meta: Any = aten.make_meta
     UNDECIDED: int = aten.UNDECIDED
 except ImportError:  # fxpress has no `_aten` extension for this torch
-    call_digest = fake_result = known_layout = layout_of = give_layout = None
+    call_digest = fake_result = known_layout = layout_of = give_layout = make_meta = None
     UNDECIDED = 0
 
 make_subclass = torch.Tensor._make_subclass

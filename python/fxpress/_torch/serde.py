@@ -9,7 +9,7 @@ import threading
 import types
 from collections import namedtuple
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -325,36 +325,6 @@ def make_fake_mode() -> Any:
         allow_non_fake_inputs=True,
         shape_env=symbolic_shapes.ShapeEnv(assume_static_by_default=True),
     )
-
-
-@contextmanager
-def quick_constructors(fake_mode: Any) -> Iterator[None]:
-    """Run a block in which `torch.empty_strided` creates fake tensors of `fake_mode` faster.
-
-    The call skips checks that always pass. torch's cache of fake tensors gets its usual entries,
-    but torch does not build a tensor from a new entry to check the entry.
-    """
-    dispatch, make_entry = fake_mode._dispatch_impl, fake_mode._make_cache_entry
-
-    def create(function: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        if function is not torch.ops.aten.empty_strided.default:
-            return dispatch(function, types, args, kwargs)
-        made = function(*args, **{**kwargs, "device": torch.device("meta")})
-        converter = fake_mode.fake_tensor_converter
-        return converter.from_meta_and_device(fake_mode, made, kwargs["device"])
-
-    def entry(*args: Any) -> Any:
-        fake_mode._output_from_cache_entry = lambda *_: args[-1]
-        try:
-            return make_entry(*args)
-        finally:
-            del fake_mode._output_from_cache_entry
-
-    fake_mode._dispatch_impl, fake_mode._make_cache_entry = create, entry
-    try:
-        yield
-    finally:
-        del fake_mode._dispatch_impl, fake_mode._make_cache_entry
 
 
 def add_hint(shape_env: Any, expression: Any, hint: Any) -> None:

@@ -15,8 +15,8 @@ from fxpress._files.serde.facts import value_range
 from fxpress._files.serde.limits import Budget
 from fxpress._files.serde.operators import Described
 from fxpress._files.serde.treespecs import load_treespec
+from fxpress._torch import fakes, symbols
 from fxpress._torch import serde as compat
-from fxpress._torch import symbols
 
 log = logging.getLogger(__name__)
 _Range = tuple[int | None, int | None]
@@ -29,6 +29,17 @@ def map_device(location: Location, kind: str, index: int | None) -> torch.device
     if isinstance(location, dict):
         return torch.device(location.get(name, name))
     return torch.device(name if location is None else location)
+
+
+def _is_simple(sizes: tuple[Any, ...], strides: tuple[Any, ...], offset: Any) -> bool:
+    """Return whether fxpress can create the tensor itself: torch raises no error about ints."""
+    return (
+        fakes.make_meta is not None
+        and len(sizes) == len(strides)
+        and all(type(size) is not int or size > 0 for size in sizes)
+        and type(offset) is int
+        and offset >= 0
+    )
 
 
 class Values:
@@ -53,6 +64,9 @@ class Values:
         self.shape_env = self.fake_mode.shape_env
         self.symbols: dict[str, Any] = {}
         self.ranges = {name: value_range(*limits) for name, limits in ranges.items()}
+        self._states: dict[Any, dict[str, Any]] = {}  # (fake mode, device) -> see `fake_state`
+        self._checked: set[Any] = set()  # the expressions of sizes that torch has checked
+        self._extents: dict[Any, Any] = {}  # (size, stride) -> the distance of the last element
         self._treespecs: dict[str, Any] = {}
         self._input_treespecs: set[str] = set()  # specs that have passed the gate
         self.unbacked_symbols: set[Any] = set()
@@ -177,8 +191,12 @@ class Values:
 
     def fake_state(self, device: torch.device) -> dict[str, Any]:
         """Return the attributes that all fake tensors on a device have; native code copies them."""
-        made = compat.FakeTensor(self.fake_mode, torch.empty(0, device="meta"), device)
-        return dict(vars(made))
+        key = (self.fake_mode, device)  # torch's class for reading lets callers set the mode
+        state = self._states.get(key)
+        if state is None:
+            made = compat.FakeTensor(self.fake_mode, torch.empty(0, device="meta"), device)
+            state = self._states[key] = dict(vars(made))
+        return state
 
     def tensor(
         self,
@@ -192,18 +210,44 @@ class Values:
     ) -> Any:
         """Return a fake tensor with symbolic sizes, a storage offset or a sparse layout."""
         made: torch.Tensor
-        with self.budget.symbolic, self.fake_mode:
+        with self.budget.symbolic:
             self.budget.check_time_before("the sizes of a tensor")
-            if layout is torch.sparse_coo:
-                made = torch.sparse_coo_tensor(
-                    size=sizes, dtype=dtype, device=device, check_invariants=False
-                )
-            elif type(storage_offset) is int and storage_offset == 0:
-                with compat.quick_constructors(self.fake_mode):
+            if layout is torch.strided and _is_simple(sizes, strides, storage_offset):
+                numbers = (sizes, strides, storage_offset)
+                with compat.without_modes():
+                    made = fakes.make_meta((self._bytes(*numbers, dtype), *numbers), dtype, None)
+                    return fakes.fake_of(made, requires_grad, device, self.fake_state(device))
+            with self.fake_mode:
+                if layout is torch.sparse_coo:
+                    made = torch.sparse_coo_tensor(
+                        size=sizes, dtype=dtype, device=device, check_invariants=False
+                    )
+                elif type(storage_offset) is int and storage_offset == 0:
                     made = torch.empty_strided(sizes, strides, dtype=dtype, device=device)
-            else:
-                made = self._placed(sizes, strides, storage_offset, dtype=dtype, device=device)
+                else:
+                    made = self._placed(sizes, strides, storage_offset, dtype=dtype, device=device)
             return made.requires_grad_(requires_grad) if requires_grad else made
+
+    def _bytes(
+        self, sizes: tuple[Any, ...], strides: tuple[Any, ...], offset: int, dtype: torch.dtype
+    ) -> Any:
+        """Return the bytes of the storage that torch creates for a tensor."""
+        extents = [self._extent(*of_dimension) for of_dimension in zip(sizes, strides, strict=True)]
+        extents.sort(key=lambda extent: type(extent) is not int)  # sums of ints cost less
+        elements: Any = sum(extents, offset + 1)
+        constant = elements.node.maybe_as_int() if isinstance(elements, torch.SymInt) else None
+        return (elements if constant is None else constant) * dtype.itemsize
+
+    def _extent(self, size: Any, stride: Any) -> Any:
+        """Return the distance from the first element of a dimension to its last element."""
+        key = tuple([n.node.expr if isinstance(n, torch.SymInt) else n for n in (size, stride)])
+        extent = self._extents.get(key)
+        if extent is None:
+            if isinstance(size, torch.SymInt) and key[0] not in self._checked:
+                torch.empty_strided((size,), (1,), device="meta")  # torch checks the size
+                self._checked.add(key[0])
+            extent = self._extents[key] = stride * (size - 1)
+        return extent
 
     def _placed(
         self, sizes: tuple[Any, ...], strides: tuple[Any, ...], storage_offset: Any, **options: Any
