@@ -14,11 +14,12 @@ from torch._export import utils as export_utils
 from torch._higher_order_ops.utils import autograd_not_implemented
 from torch._ops import OpOverload as OpOverload
 from torch._subclasses import fake_impls
-from torch.export import exported_program
+from torch.export import decomp_utils, exported_program
 
 COMPOSITE = DispatchKey.CompositeImplicitAutograd
 _AUTOGRAD_KEYS = tuple(exported_program._AUTOGRAD_ALIAS_BACKEND_KEYS_TO_OVERRIDE)
 _BACKEND_KEYS = tuple(exported_program._BACKEND_KEYS_TO_OVERRIDE)
+COLLECT_COMPOSITES = (decomp_utils, "_collect_all_valid_cia_ops")  # owner and name
 keep = export_utils._special_op_to_preserve_cia
 is_preservable: Callable[[Any], bool] = export_utils._is_preservable_cia_op
 own_decomposition: Callable[[Any], Callable[..., Any]] = export_utils._get_decomp_for_cia

@@ -18,8 +18,17 @@ try:
     make_meta: Any = aten.make_meta
     UNDECIDED: int = aten.UNDECIDED
 except ImportError:  # fxpress has no `_aten` extension for this torch
-    call_digest = fake_result = known_layout = layout_of = give_layout = make_meta = None
+    call_digest = fake_result = known_layout = layout_of = give_layout = None
     UNDECIDED = 0
+
+    def make_meta(numbers: tuple[Any, ...], dtype: torch.dtype, storage: Any) -> torch.Tensor:
+        """Return a tensor on the meta device; `numbers`: (bytes, sizes, strides, offset)."""
+        _, sizes, strides, offset = numbers
+        if storage is None and offset == 0:
+            return torch.empty_strided(sizes, strides, dtype=dtype, device=META)
+        used = torch.UntypedStorage(0, device=META) if storage is None else storage
+        return torch.empty(0, dtype=dtype, device=META).set_(used, offset, sizes, strides)
+
 
 make_subclass = torch.Tensor._make_subclass
 protect_data = torch._C._set_throw_on_mutable_data_ptr
@@ -37,7 +46,7 @@ def without_data(
     """Return a tensor on the meta device, in `storage` or, if it is None, in a new storage."""
     if storage is None:
         return torch.empty_strided(shape, strides, dtype=dtype, device=META)
-    return torch.empty(0, dtype=dtype, device=META).set_(storage, offset, shape, strides)
+    return make_meta((0, shape, strides, offset), dtype, storage)
 
 
 def fake_of(

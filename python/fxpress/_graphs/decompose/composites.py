@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from fxpress._base.replacement import Replacement
 from fxpress._torch import decompositions as compat
 from fxpress._torch import origins
 
@@ -74,6 +75,10 @@ def _collect_all_valid_cia_ops() -> set[Any]:
     again if operators were registered after the last call.
     """
     return {operator for found in _COMPOSITES.get().values() for operator in found}
+
+
+# In its block, torch's table does not search all operators for the composite operators again.
+COLLECTING = Replacement(*compat.COLLECT_COMPOSITES, lambda _: _collect_all_valid_cia_ops())
 
 
 def _collect_all_valid_cia_ops_for_aten_namespace() -> set[Any]:

@@ -18,6 +18,7 @@ from fxpress._files.serde.body_constants import lift_body_constants
 from fxpress._graphs.decompose import report
 from fxpress._graphs.decompose.check import checks, difference
 from fxpress._graphs.decompose.composites import (
+    COLLECTING,
     _split_decomp_table_to_cia_and_python_decomp,
     user_kernel,
 )
@@ -179,7 +180,7 @@ def run_decompositions(
     if decomp_table is None:
         decomp_table = torch.export.default_decompositions()
     with compat.outside_of_fake_mode():
-        with phase("table"):
+        with phase("table"), COLLECTING.block():
             table = compat.materialized(decomp_table)
             composites, others = _split_decomp_table_to_cia_and_python_decomp(table)
         with reporting(progress, "decomposing", len(program.graph.nodes), "nodes") as report:

@@ -20,7 +20,14 @@ from fxpress._graphs.decompose.template import (
     TemplateNode,
     TensorSpec,
 )
-from fxpress._graphs.decompose.values import Facts, UnsafeError, Value, facts_of, size_of
+from fxpress._graphs.decompose.values import (
+    Facts,
+    UnsafeError,
+    Value,
+    bytes_of,
+    facts_of,
+    size_of,
+)
 from fxpress._graphs.trace.proxy_calls import node_of_number
 from fxpress._graphs.trace.results import Number
 from fxpress._torch import decompose as compat
@@ -320,8 +327,8 @@ class TemplateBuilder:
             self._is_symbolic |= facts.is_symbolic
             storage = self._storage(value)
             own = storage - self._first_fresh
-            is_whole = own >= 0 and _is_whole(facts, value.element_size(), self._fresh[own])
-            return TensorSpec(facts, storage, is_whole)
+            is_whole = own >= 0 and facts.offset == 0 and bytes_of(facts) == self._fresh[own]
+            return TensorSpec(facts, storage, bool(is_whole))
         if type(value) in (list, tuple):
             return type(value)([self._value(item) for item in value])
         if value is None or type(value) in (int, float, bool):
@@ -412,10 +419,3 @@ def _check_constants(target: Any, argument: Any) -> None:
         _check_constants(target, (argument.start, argument.stop, argument.step))
     elif not isinstance(argument, (Node, torch.memory_format, *_CONSTANTS)):
         raise UnsafeError(f"{target}: the trace has an argument of type {type(argument).__name__}")
-
-
-def _is_whole(facts: Facts, itemsize: int, nbytes: Any) -> bool:
-    """Return whether `torch.empty_strided` for `facts` would create a storage of `nbytes` bytes."""
-    last = sum((n - 1) * stride for n, stride in zip(facts.shape, facts.strides, strict=True))
-    items = 0 if 0 in facts.shape else last + 1
-    return bool(facts.offset == 0 and items * itemsize == nbytes)

@@ -7,10 +7,10 @@ from typing import Any
 import torch
 
 from fxpress._graphs.decompose.template import NumberSpec, Template, TemplateNode, TensorSpec
-from fxpress._graphs.decompose.values import Facts, Size
+from fxpress._graphs.decompose.values import Facts, Size, bytes_of
 from fxpress._torch import decompose as compat
 from fxpress._torch import symbols
-from fxpress._torch.fakes import without_data
+from fxpress._torch.fakes import make_meta
 
 
 class Symbols:
@@ -62,9 +62,8 @@ class Symbols:
         pattern = self._patterns.get(facts)
         if pattern is None:
             bound = self.facts(facts)
-            geometry = (bound.shape, bound.strides, bound.offset, bound.dtype)
-            storage = None if facts.offset == 0 else torch.UntypedStorage(0, device="meta")
-            pattern = self._patterns[facts] = without_data(*geometry, storage)
+            numbers = (self.size(bytes_of(facts)), bound.shape, bound.strides, bound.offset)
+            pattern = self._patterns[facts] = make_meta(numbers, bound.dtype, None)
         return pattern
 
     def bound(self, template: Template) -> Template:

@@ -115,3 +115,9 @@ def facts_of(
 
 
 _INT = {int}
+
+
+def bytes_of(facts: Facts) -> Size:
+    """Return the bytes of the storage that `torch.empty_strided` creates for these sizes."""
+    last = sum((n - 1) * stride for n, stride in zip(facts.shape, facts.strides, strict=True))
+    return 0 if 0 in facts.shape else (last + 1) * facts.dtype.itemsize
