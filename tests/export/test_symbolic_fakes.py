@@ -70,18 +70,38 @@ def test_data_dependent_sizes() -> None:
     )
 
 
-def statistics() -> tuple[Any, ...]:
+class InferenceViews(nn.Module):
+    """Creates tensors that have other dispatch keys than a copy: torch does not cache them."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        doubled = x * 2
+        with torch.inference_mode():
+            views = doubled[1:], doubled.t(), doubled.sin()
+        return sum(view.sum() for view in views) + torch.complex(x, x).conj().real.sum()
+
+
+def statistics(model: nn.Module, inputs: tuple[Any, ...], shapes: Any) -> tuple[Any, ...]:
     FakeTensorMode.cache_clear()
-    export(Layers(), INPUTS, dynamic_shapes=SHAPES["auto"])
+    export(model, inputs, dynamic_shapes=shapes)
     info = FakeTensorMode.cache_info()
     return info.hits, info.misses, dict(info.bypasses)
 
 
-def test_the_cache_has_torchs_entries() -> None:
-    statistics()  # some tables of torch are filled in the first export
-    expected = statistics()
+@pytest.mark.parametrize(
+    "exported",
+    [
+        (Layers(), INPUTS, SHAPES["auto"]),
+        (InferenceViews(), (torch.ones(5, 6),), ({0: Dim.AUTO},)),
+        (InferenceViews(), (torch.ones(5, 6),), None),
+    ],
+    ids=["layers", "symbolic views", "views"],
+)
+def test_the_cache_has_torchs_entries(exported: tuple[Any, ...]) -> None:
+    statistics(*exported)  # some tables of torch are filled in the first export
+    expected = statistics(*exported)
     with fxpress.installed():
-        assert statistics() == expected
+        assert statistics(*exported) == expected
+    assert isinstance(exported[0], Layers) or "dispatch_key_set mismatch" in expected[2]
 
 
 def test_torch_checks_the_hits() -> None:

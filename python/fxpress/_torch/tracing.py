@@ -55,6 +55,8 @@ MAKE_PLACEHOLDERS = (Tracer, "create_args_for_root")
 FIND_UNBACKED = (symbolic_shapes, "_free_unbacked_symbols_with_path")
 CACHE_KEY = (FakeTensorMode, "_cache_key")
 FAKE_OF_CACHE = (FakeTensorMode, "_get_output_tensor_from_cache_entry")
+ENTRY_OF_OUTPUT = (FakeTensorMode, "_get_output_info_for_cache_entry")
+dispatch_keys = torch._C._dispatch_key_set
 
 _TAGS = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
 # Operators that make_fx traces as other operators, or does not trace.
@@ -194,6 +196,11 @@ def has_symbols(metadata: Any) -> bool:
     return type(metadata.storage_offset) is not int or not all(
         type(each) is int for each in (*metadata.shape, *metadata.stride)
     )
+
+
+def may_be_unbacked(metadata: Any, env: Any) -> bool:
+    """Return whether the numbers of an entry may have symbols whose values are not known."""
+    return has_symbols(metadata) and env.unbacked_symint_counter > 0
 
 
 def numbers_of_entry(

@@ -18,6 +18,7 @@ from fxpress._graphs.trace.proxy_calls import ProxyCalls
 from fxpress._torch.tracing import (
     CACHE_KEY,
     DISPATCH,
+    ENTRY_OF_OUTPUT,
     FAKE_OF_CACHE,
     FIND_UNBACKED,
     MAKE_PLACEHOLDERS,
@@ -27,6 +28,7 @@ from fxpress._torch.tracing import (
     FakeTensor,
     has_symbols,
     is_watched,
+    may_be_unbacked,
     numbers_of_entry,
 )
 
@@ -39,6 +41,7 @@ class _Trace(threading.local):
     keys: CacheKeys
     inputs: Inputs
     fakes: Fakes
+    output: Any = None  # the result of an operator for which torch makes an entry of its cache
 
 
 _trace = _Trace()
@@ -66,9 +69,12 @@ def _fake_of_cache(original: Any, mode: Any, state: Any, entry: Any, *rest: Any)
     def call_torch() -> Any:
         return original(mode, state, entry, *rest)
 
-    metadata = entry.metadata
+    metadata, output = entry.metadata, _trace.output
     if metadata is None or entry.inplace_idx is not None or not _is_strided(metadata):
         return call_torch()
+    if output is not None and not may_be_unbacked(metadata, state.shape_env):
+        # torch creates this tensor to compare its dispatch keys with the keys of the output.
+        return _trace.fakes.with_same_keys(output, entry.view_idx is None, call_torch)
     base = None if entry.view_idx is None else rest[-1][entry.view_idx]
     if has_symbols(metadata) and (base is None or type(base) is FakeTensor):
         numbers = numbers_of_entry(metadata, rest[0], state.shape_env)
@@ -77,6 +83,14 @@ def _fake_of_cache(original: Any, mode: Any, state: Any, entry: Any, *rest: Any)
     if base is None or is_plain(base):
         made = _trace.fakes.of_metadata(mode, metadata, base)
     return call_torch() if made is None else made
+
+
+def _entry_of_output(original: Any, mode: Any, *args: Any) -> Any:
+    _trace.output = args[-1]
+    try:
+        return original(mode, *args)
+    finally:
+        _trace.output = None
 
 
 def _cache_key(original: Any, *args: Any, **kwargs: Any) -> Any:
@@ -110,6 +124,7 @@ _REPLACEMENTS = (
     Replacement(*MAKE_PLACEHOLDERS, without_stack_traces),
     Replacement(*CACHE_KEY, _cache_key),
     Replacement(*FAKE_OF_CACHE, _fake_of_cache),
+    Replacement(*ENTRY_OF_OUTPUT, _entry_of_output),
     Replacement(*FIND_UNBACKED, _find_unbacked),
 )
 

@@ -22,6 +22,7 @@ from fxpress._torch.tracing import (
     DisableTorchDispatch,
     FakeTensor,
     describe_tensor,
+    dispatch_keys,
     fast_detach,
     version_of,
 )
@@ -50,6 +51,7 @@ class Fakes:
         # (id of the fake mode, device) -> the attributes of its fake tensors
         self._states: dict[tuple[int, torch.device], dict[str, Any]] = {}
         self._patterns: dict[tuple[Any, ...], Any] = {}  # to copy; users cannot reach them
+        self._keys: dict[tuple[Any, ...], Any] = {}  # facts -> dispatch keys of torch's tensor
         self._described: dict[tuple[Any, ...], Any] = {}  # the `tensor_meta` to copy
 
     def detached(self, fake: Any) -> Any:
@@ -123,6 +125,22 @@ class Fakes:
                 self._patterns[key] = self.detached(made)
             return made
         return self.result(pattern, base, numbers=numbers)
+
+    def with_same_keys(self, output: Any, is_new: bool, call_torch: Callable[[], Any]) -> Any:
+        """Return `output` if a tensor of `call_torch` has the same dispatch keys, else the tensor.
+
+        Args:
+            output: a strided fake tensor, and not a conjugate or negative view.
+            is_new: whether `output` has its own storage.
+            call_torch: creates a tensor with the metadata of `output`.
+        """
+        facts = (output.device, output.requires_grad, output.is_quantized, is_new)
+        key = (*facts, torch.is_inference_mode_enabled())
+        if self._keys.get(key) == dispatch_keys(output):
+            return output
+        made = call_torch()
+        self._keys[key] = dispatch_keys(made)
+        return made
 
     def set_meta(self, meta: dict[str, Any], fake: Any) -> None:
         """Set the `val` and `tensor_meta` of a node whose value is a simple fake tensor."""
