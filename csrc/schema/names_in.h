@@ -8,7 +8,7 @@
 
 namespace fxpress::schema {
 
-// Returns the name in a reference to one value, such as a TensorArgument; empty for another value.
+// Returns the name in a TensorArgument or a similar record; an empty name for other records.
 inline std::string_view name_of(const Document& document, const Value& value) {
   if (value.kind == ValueKind::kRecord) {
     switch (static_cast<Type>(value.type)) {

@@ -62,7 +62,7 @@ bool makes_tensor(std::string_view global) {
          (name.starts_with("_rebuild") || name.ends_with("Tensor") || name.ends_with("Parameter"));
 }
 
-// The `text` of an Item for a storage: the name of an invented global.
+// The `text` of an Item for a storage. No pickle can have a global of this name.
 constexpr std::string_view kStorageGlobal = "torch.storage\nstorage";
 
 // Whether a call of the class `name` copies the elements of its arguments.

@@ -100,9 +100,9 @@ class Schema {
   const TypeInfo& type(uint16_t type) const { return types_[type]; }
   const TypeInfo& type(Type type) const { return types_[static_cast<size_t>(type)]; }
   Shape shape(uint16_t shape) const { return shapes_[shape]; }
-  // Whether values of a shape may contain texts.
+  // Whether values of a schema shape may contain strings.
   bool has_text(uint16_t shape) const { return has_text_[shape]; }
-  // Whether values of a shape are texts, lists of texts, or maps.
+  // Whether values of a schema shape are strings, lists of strings, or maps of any values.
   bool is_text(uint16_t shape) const;
 
   // Returns the position of the type with this name, or -1.

@@ -271,8 +271,8 @@ bool GraphEncoder::tensor_list(PyObject* items) {
   return false;
 }
 
-// Writes a list of lists or tuples of numbers, such as the grid of a Triton kernel, a list of int
-// tuples. Older torch releases do not write lists of int lists.
+// Writes a list of lists or tuples of numbers. For example, the grid of a Triton kernel is a list
+// of int tuples. Older torch releases do not write lists of int lists.
 bool GraphEncoder::nested_list(PyObject* items) {
   const auto ints_only = [](PyObject* x) {
     const bool is_list = symbols.lists_of_int_lists == Py_True && PyList_Check(x);

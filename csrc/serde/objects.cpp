@@ -24,7 +24,7 @@ using schema::ValueKind;
 
 namespace {
 
-// An object without a dict stores up to 29 attributes: 28 fields of a union and its tag `_type`.
+// CPython stores up to 29 attributes in an object itself: 28 fields, and the tag `_type` of a union.
 constexpr size_t kMostWithoutDict = 28;
 
 PyObject* tag_name() {

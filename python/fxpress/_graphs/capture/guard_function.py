@@ -85,7 +85,7 @@ class _Variables(ast.NodeTransformer):
 
 
 def _count(common: _native.CommonSubexpressions, text: str) -> int | None:
-    """Count an expression's parts; return the expression's id, or None to use Python's parser."""
+    """Count an expression's parts; return its id, or None if only Python's parser can read it."""
     number = common.count(text) if text.isascii() else None
     if number is None:
         try:

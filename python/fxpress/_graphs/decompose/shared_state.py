@@ -164,8 +164,8 @@ def _whole_storage(group: list[_State], program: ExportedProgram, number: int) -
     if kinds != {(torch.Tensor, value.dtype)}:
         names = ", ".join(repr(each.spec.target) for each in group)
         raise UnsupportedError(
-            f"{names} are views of one storage that the program writes, and have several dtypes or "
-            "are parts of a parameter: register the entire tensor as a buffer too"
+            f"the program writes to {names}, which are views of one storage. They have several "
+            "dtypes or are parts of a parameter: register a tensor with all elements as a buffer"
         )
     nodes = _native.list_nodes(program.graph)
     taken = {*program.state_dict, *program.constants, *(node.name for node in nodes)}

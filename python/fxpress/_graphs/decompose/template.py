@@ -1,4 +1,4 @@
-"""Define templates: the nodes that a call adds to a graph, for all calls with an equal key."""
+"""Define templates. A template has the nodes that each call with its key adds to a graph."""
 
 from __future__ import annotations
 

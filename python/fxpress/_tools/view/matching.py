@@ -1,7 +1,7 @@
 """Match the nodes of two programs, independently of their names.
 
 Nodes with equal hashes compute the same, as in `fxpress.diff`. Other nodes are matched by operator
-and order: first within the modules of one path, then within the entire program.
+and order: first within modules with the same path, then within the entire programs.
 """
 
 from __future__ import annotations
