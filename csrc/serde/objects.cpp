@@ -24,7 +24,7 @@ using schema::ValueKind;
 
 namespace {
 
-// CPython stores up to 29 attributes in an object itself: 28 fields, and the tag `_type` of a union.
+// CPython stores up to 29 attributes in the object: 28 fields, and the tag `_type` of a union.
 constexpr size_t kMostWithoutDict = 28;
 
 PyObject* tag_name() {
