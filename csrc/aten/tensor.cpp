@@ -71,7 +71,7 @@ None: as in `fake`.)");
         auto layout = std::make_unique<tensor::Layout>(tensor);
         py::capsule made(layout.get(), kLayout,
                          [](void* owned) { delete static_cast<tensor::Layout*>(owned); });
-        layout.release();
+        [[maybe_unused]] const auto* owned_by_capsule = layout.release();
         return made;
       },
       "tensor"_a, "Return an object with the symbolic layout of a tensor.");
