@@ -39,26 +39,6 @@ def dtype_of(number: int) -> tuple[str, int]:
     return (f"dtype {number}", 0) if dtype is None else (dtype.name, dtype.itemsize)
 
 
-# The numbers that encode layouts and memory formats in files.
-LAYOUTS = {
-    0: "unknown",
-    1: "sparse_coo",
-    2: "sparse_csr",
-    3: "sparse_csc",
-    4: "sparse_bsr",
-    5: "sparse_bsc",
-    6: "_mkldnn",
-    7: "strided",
-}
-MEMORY_FORMATS = {
-    0: "unknown",
-    1: "contiguous_format",
-    2: "channels_last",
-    3: "channels_last_3d",
-    4: "preserve_format",
-}
-
-
 def tensor_of(meta: Any) -> Tensor:
     """Return the dtype, sizes and bytes that a `TensorMeta` of the schema describes."""
     dtype, itemsize = dtype_of(expect_int(expect_object(meta)["dtype"]))

@@ -16,7 +16,7 @@ from fxpress import _native
 from fxpress._base.observing.progress import Progress, check_progress
 from fxpress._base.observing.text import html_table, printable, printable_lines
 from fxpress._files.format.fields import entries_of
-from fxpress._files.format.tensors import LAYOUTS, MEMORY_FORMATS, dtype_of, expression
+from fxpress._files.format.tensors import dtype_of, expression
 from fxpress._files.serde.hashing import hash_parts
 from fxpress._files.serde.limits import Budget
 from fxpress._files.serde.schema import CLASSES, SCHEMA
@@ -501,7 +501,14 @@ def _shortened(value: Any) -> str:
 
 # Fields of the schema that contain the number of a dtype, a layout or a memory format.
 _DTYPES = ("dtype", "as_scalar_type")
-_NUMBERED = {"layout": LAYOUTS, "as_layout": LAYOUTS, "as_memory_format": MEMORY_FORMATS}
+_NUMBERED: dict[str, dict[int, str]] = {
+    field: {0: "unknown", **{n: str(each).removeprefix("torch.") for n, each in known.items()}}
+    for field, known in (
+        ("layout", compat.LAYOUTS_BY_NUMBER),
+        ("as_layout", compat.LAYOUTS_BY_NUMBER),
+        ("as_memory_format", compat.MEMORY_FORMATS_BY_NUMBER),
+    )
+}
 
 
 def _readable(value: Any, field: str = "") -> Any:
