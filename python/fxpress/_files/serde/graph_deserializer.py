@@ -116,6 +116,20 @@ def _plain(argument: Any) -> Any:
     return tuple(map(_plain, argument)) if type(argument) is tuple else argument
 
 
+def _attribute_of(owner: str, name: str, *, forgets: bool = False) -> Any:
+    """Return a property for `self.<owner>.<name>`; `forgets`: setting it drops cached values."""
+
+    def get(self: GraphModuleDeserializer) -> Any:
+        return getattr(getattr(self, owner), name)
+
+    def assign(self: GraphModuleDeserializer, value: Any) -> None:
+        setattr(getattr(self, owner), name, value)
+        if forgets:
+            self._reader.forget_values()
+
+    return property(get, assign)
+
+
 @final
 class GraphModuleDeserializer(metaclass=compat.Final):  # type: ignore[metaclass]
     """Read graph modules, or single parts of them, from objects of torch's schema.
@@ -193,22 +207,6 @@ class GraphModuleDeserializer(metaclass=compat.Final):  # type: ignore[metaclass
             return reader.value(scope, name)
 
     @property
-    def signature(self) -> Any:
-        return self._reader.signature
-
-    @signature.setter
-    def signature(self, signature: Any) -> None:
-        self._reader.signature = signature
-
-    @property
-    def constants(self) -> dict[str, Any]:
-        return self._reader.constants
-
-    @constants.setter
-    def constants(self, constants: dict[str, Any]) -> None:
-        self._reader.constants = constants
-
-    @property
     def fake_tensor_mode(self) -> Any:
         return self._values.fake_mode
 
@@ -217,40 +215,12 @@ class GraphModuleDeserializer(metaclass=compat.Final):  # type: ignore[metaclass
         self._values.fake_mode, self._values.shape_env = mode, mode.shape_env
         self._reader.forget_values()
 
-    @property
-    def shape_env(self) -> Any:
-        return self._values.shape_env
-
-    @shape_env.setter
-    def shape_env(self, shape_env: Any) -> None:
-        self._values.shape_env = shape_env
-        self._reader.forget_values()
-
-    @property
-    def symbol_name_to_symbol(self) -> dict[str, Any]:
-        return self._values.symbols
-
-    @symbol_name_to_symbol.setter
-    def symbol_name_to_symbol(self, symbols: dict[str, Any]) -> None:
-        self._values.symbols = symbols
-        self._reader.forget_values()
-
-    @property
-    def symbol_name_to_range(self) -> dict[str, Any]:
-        return self._values.ranges
-
-    @symbol_name_to_range.setter
-    def symbol_name_to_range(self, ranges: dict[str, Any]) -> None:
-        self._values.ranges = ranges
-        self._reader.forget_values()
-
-    @property
-    def unbacked_symbols(self) -> set[Any]:
-        return self._values.unbacked_symbols
-
-    @unbacked_symbols.setter
-    def unbacked_symbols(self, symbols: set[Any]) -> None:
-        self._values.unbacked_symbols = symbols
+    signature = _attribute_of("_reader", "signature")
+    constants = _attribute_of("_reader", "constants")
+    shape_env = _attribute_of("_values", "shape_env", forgets=True)
+    symbol_name_to_symbol = _attribute_of("_values", "symbols", forgets=True)
+    symbol_name_to_range = _attribute_of("_values", "ranges", forgets=True)
+    unbacked_symbols = _attribute_of("_values", "unbacked_symbols")
 
     @contextlib.contextmanager
     def save_graph_module(self) -> Iterator[None]:
