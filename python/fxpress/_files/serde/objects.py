@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import dataclasses
-import functools
 import json
 import math
 import types
@@ -16,7 +15,7 @@ from typing import Any
 from fxpress._base.errors import UnsupportedError
 from fxpress._files.format.fields import load_json
 from fxpress._files.serde.damage import damage_is_named
-from fxpress._files.serde.schema import CLASSES, SCHEMA, TYPES
+from fxpress._files.serde.schema import CLASSES, SCHEMA, TYPES, hints_of
 from fxpress._torch import serde as compat
 
 
@@ -78,11 +77,6 @@ def _resolve_schema_cls(cls: Any) -> Any:
     return getattr(compat.schema, cls, cls) if isinstance(cls, str) else cls
 
 
-@functools.cache
-def _hints(cls: Any) -> dict[str, Any]:
-    return typing.get_type_hints(cls, globalns=vars(compat.schema))
-
-
 def _dict_to_dataclass(cls: Any, data: Any) -> Any:
     """Return an object of a schema class from the result of `json.loads`.
 
@@ -110,10 +104,10 @@ def _dict_to_dataclass(cls: Any, data: Any) -> Any:
         if not isinstance(tag, str):
             raise AssertionError(f"expected str key, got {type(tag).__name__}")
         union: Any = cls
-        return union.create(**{tag: _dict_to_dataclass(_hints(union)[tag], value)})
+        return union.create(**{tag: _dict_to_dataclass(hints_of(union)[tag], value)})
     if dataclasses.is_dataclass(cls):
         record: Any = cls
-        hints = _hints(record)
+        hints = hints_of(record)
         names = [f.name for f in dataclasses.fields(cls) if f.name in data]
         return record(**{name: _dict_to_dataclass(hints[name], data[name]) for name in names})
     if isinstance(data, list):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import functools
 import json
 import types
 import typing
@@ -45,7 +46,9 @@ def _members(hint: Any) -> dict[int, Any] | None:
     return next(filter(None, map(_members, typing.get_args(hint))), None)
 
 
-def _hints(cls: type[Any]) -> dict[str, Any]:
+@functools.cache
+def hints_of(cls: Any) -> dict[str, Any]:
+    """Return the types of the fields of a schema class by name."""
     return typing.get_type_hints(cls, globalns={**vars(schema), "NodeSource": NodeSource})
 
 
@@ -56,9 +59,9 @@ def _default(field: dataclasses.Field[Any]) -> str | None:
     return None if field.default is dataclasses.MISSING else json.dumps(field.default)
 
 
-def describe(cls: type[Any]) -> tuple[str, bool, list[tuple[str, str, str | None]]]:
+def describe(cls: Any) -> tuple[str, bool, list[tuple[str, str, str | None]]]:
     """Return (name, whether it is a union, [(field, shape, default)]) of a schema class."""
-    hints = _hints(cls)
+    hints = hints_of(cls)
     is_union = issubclass(cls, Union)
     fields = [
         (field.name, _shape(hints[field.name]), None if is_union else _default(field))
@@ -93,7 +96,7 @@ SCHEMA = _native.Schema([describe(cls) for cls in TYPES.values()])
 # The classes in the order of the native type numbers.
 _BY_POSITION = [TYPES[name] for name in SCHEMA.type_names()]
 _ENUMERATIONS = {
-    cls: {name: members for name, hint in _hints(cls).items() if (members := _members(hint))}
+    cls: {name: members for name, hint in hints_of(cls).items() if (members := _members(hint))}
     for cls in _BY_POSITION
 }
 CLASSES = _native.SchemaClasses(SCHEMA, _BY_POSITION, _ENUMERATIONS, make_union_tag)
