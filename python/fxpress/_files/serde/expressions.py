@@ -138,14 +138,11 @@ class _Reader:
             return Operand(self._float(token, 53), 1, 0)
         if kind == "text":
             return Operand(token[1:-1], 1, 0)
-        return self._named(token)
-
-    def _named(self, name: str) -> Operand:
-        if name in self._symbols:
-            return Operand(self._symbols[name], 1, 1)
-        if name in CONSTANTS:
-            return Operand(CONSTANTS[name], 1, 0)
-        return Operand(sympy.Symbol(name), 1, 1)
+        if token in self._symbols:
+            return Operand(self._symbols[token], 1, 1)
+        if token in CONSTANTS:
+            return Operand(CONSTANTS[token], 1, 0)
+        return Operand(sympy.Symbol(token), 1, 1)
 
     def _integer(self, digits: str) -> Any:
         if len(digits) > self._limits.digits:
