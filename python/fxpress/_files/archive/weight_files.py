@@ -9,7 +9,7 @@ import secrets
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 
@@ -70,20 +70,13 @@ def _plain(state_dict: Mapping[str, Any]) -> Mapping[str, torch.Tensor]:
     return state_dict
 
 
-class ExternalWeights(NamedTuple):
-    """A sidecar file that is moved to its path together with the archive."""
-
-    record: str  # the text of the archive's record that names the file
-    file: AtomicFile
-
-
 def write_external(
     target: Path,
     model: str,
     state_dict: Mapping[str, Any],
     report: Callable[[int], None] | None = None,
-) -> ExternalWeights:
-    """Write the weights into a temporary file next to the archive `target`."""
+) -> tuple[str, AtomicFile]:
+    """Write the weights to a new sidecar of the archive `target`; return (its record, the file)."""
     plain = _plain(state_dict)
     # Archive and sidecar contain this number, so that a load never combines files of two saves.
     number = secrets.token_hex(16)
@@ -100,7 +93,7 @@ def write_external(
         if isinstance(e, OSError):
             raise OSError(e.errno, e.strerror, str(target.with_name(name))) from None
         raise
-    return ExternalWeights(Sidecar(name, number).text(), file)
+    return Sidecar(name, number).text(), file
 
 
 def read(
