@@ -116,7 +116,7 @@ class AtomicFile(Output):
 
     def __init__(self, target: Path, main: Path | None = None) -> None:
         super().__init__(target)
-        self._temporary: Path | None = None
+        self.temporary: Path | None = None  # the path of the file until it is moved
         self._main = main or target
         status = _status(self._main)
         try:
@@ -135,7 +135,7 @@ class AtomicFile(Output):
                 self.descriptor = os.open(temporary, flags, mode)
             except FileExistsError:
                 continue
-            self._temporary = temporary
+            self.temporary = temporary
             try:
                 fcntl.flock(self.descriptor, fcntl.LOCK_EX)
             except OSError as e:  # without locks, other writers do not remove abandoned files
@@ -146,28 +146,23 @@ class AtomicFile(Output):
                     return
             self.close()  # another writer removed the file before it was locked
 
-    @property
-    def temporary(self) -> Path | None:
-        """The path of the file until it is moved; None afterwards."""
-        return self._temporary
-
     def sync(self) -> None:
         """Write the complete file to the disk before returning."""
         os.fsync(self.descriptor)
 
     def move_into_place(self) -> None:
         """Move the file, which must have been synced, to its path."""
-        assert self._temporary is not None
-        os.replace(self._temporary, self.target)
-        self._temporary = None
+        assert self.temporary is not None
+        os.replace(self.temporary, self.target)
+        self.temporary = None
 
     def discard(self) -> None:
         """Remove the temporary file unless it has been moved; a forked child only closes it."""
-        temporary = getattr(self, "_temporary", None)
+        temporary = getattr(self, "temporary", None)
         if temporary is not None and self._process == os.getpid():
             with contextlib.suppress(OSError):
                 temporary.unlink()
-        self._temporary = None
+        self.temporary = None
         super().discard()
 
 

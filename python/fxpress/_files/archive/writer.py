@@ -39,7 +39,7 @@ def _check_name(name: Any) -> None:
 
 
 def _check_path(path: Any) -> None:
-    if not isinstance(path, (str, bytes, os.PathLike)):
+    if not is_path(path):
         raise TypeError(f"expected the path of a file, got a {type(path).__name__}")
 
 
