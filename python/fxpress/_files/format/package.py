@@ -129,10 +129,11 @@ class Package(Allowance):
             raise InspectionError(f"record {name!r} is missing")
         try:
             data = self._reader.stored_bytes(name)
+            if record.is_deflated:
+                self.charge(record.size, name)
+                data = inflate(data, record.size)
         except _DAMAGE as e:
             raise InspectionError(f"record {name!r} is damaged: {e}") from None
-        if record.is_deflated:
-            data = self._unpack(data, name, record)
         if _native.crc32(data) != record.crc:
             raise InspectionError(f"record {name!r} is damaged: {WRONG_CHECKSUM}")
         return data
@@ -160,10 +161,3 @@ class Package(Allowance):
             except _DAMAGE as e:
                 damaged[name] = str(e)
         return damaged
-
-    def _unpack(self, data: bytes, name: str, record: Record) -> bytes:
-        self.charge(record.size, name)
-        try:
-            return inflate(data, record.size)
-        except DamagedRecordError as e:
-            raise InspectionError(f"record {name!r} is damaged: {e}") from None
