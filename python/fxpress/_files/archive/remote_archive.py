@@ -31,8 +31,9 @@ class RemoteArchive(PT2ArchiveReader):
         self._lock = threading.Lock()
         self._ranges = _Ranges(file)
         try:
-            with self._ranges.charged_to(self.budget):
-                self._read_directory(self._ranges)
+            self._ranges.budget = self.budget
+            self._read_directory(self._ranges)
+            self._ranges.budget = None
         except ArchiveError as error:
             why = str(error)
             if not why.startswith("the file is not a zip archive"):
@@ -52,8 +53,7 @@ class RemoteArchive(PT2ArchiveReader):
         """Return the offset of a record's data, which follows the record's local header."""
         self.record(name)
         with archive_errors():
-            begin: int = self._reader.offset(name)
-        return begin
+            return int(self._reader.offset(name))
 
     @contextlib.contextmanager
     def loading(self, model: str) -> Iterator[None]:
@@ -116,21 +116,16 @@ class _Ranges:
         self.planned: list[_Run] = []  # ranges that will be read from begin to end, in pieces
         self._held: list[tuple[int, memoryview]] = []  # offset and bytes of each cached range
         self._piece = (0, memoryview(b""))  # offset and bytes of the last piece of `planned`
-        self._budget: Budget | None = None  # set while the directory is read
-
-    @contextlib.contextmanager
-    def charged_to(self, budget: Budget) -> Iterator[None]:
-        """Charge the bytes that the block reads to a budget, except a short tail of the file."""
-        self._budget = budget
-        yield
-        self._budget = None
+        # Set while the directory is read: the bytes that are read, except a short tail of the file,
+        # are charged to it.
+        self.budget: Budget | None = None
 
     def _charge(self, size: int) -> None:
-        if self._budget is not None:
+        if self.budget is not None:
             what = f"the directory of {self._file.path}"
-            self._budget.charge(size, what)
-            self._budget.grow(size)
-            self._budget.charge(size * _RECORD_BYTES, what)
+            self.budget.charge(size, what)
+            self.budget.grow(size)
+            self.budget.charge(size * _RECORD_BYTES, what)
 
     def hold(self, begin: int, end: int) -> None:
         """Read the bytes from `begin` to `end`, and cache them."""

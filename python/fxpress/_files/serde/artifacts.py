@@ -296,8 +296,7 @@ class SavedRecords:
 
     def get_record_offset(self, name: str) -> int:
         """Return the offset of a record's stored bytes in the file; KeyError if it is missing."""
-        offset: int = self._records[name][0]
-        return offset
+        return int(self._records[name][0])
 
     def get_storage_from_record(self, name: str, size: int, _kind: Any) -> torch.Tensor:
         """Return the bytes of a record as a uint8 tensor of `size` elements."""
