@@ -8,7 +8,7 @@ import logging
 import os
 import tempfile
 from collections.abc import Mapping
-from typing import IO, Any, Literal, TypeAlias
+from typing import IO, Any, Literal, TypeAlias, get_args
 
 import torch
 from torch.export import ExportedProgram
@@ -35,7 +35,6 @@ from fxpress._torch.watching import operation, phase
 log = logging.getLogger("fxpress")
 
 Weights: TypeAlias = Literal["inline", "safetensors", "none"]
-_WEIGHTS = ("inline", "safetensors", "none")
 
 
 def _check_target(f: Any) -> None:
@@ -231,8 +230,8 @@ def _package(
             "No value passed in for `exported_programs`, `aoti_files`, and `extra_files`, implying "
             "that you do not plan on saving anything."
         )
-    if weights not in _WEIGHTS:
-        raise ValueError(f"expected weights to be one of {_WEIGHTS}, got {weights!r}")
+    if weights not in get_args(Weights):
+        raise ValueError(f"expected weights to be one of {get_args(Weights)}, got {weights!r}")
     if weights == "safetensors" and not (is_path(f) and replace == "whole"):
         raise ValueError(
             'weights="safetensors" writes a sidecar file: f must be a path and replace="whole"'

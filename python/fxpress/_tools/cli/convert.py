@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch.export import ExportedProgram
@@ -13,14 +13,13 @@ from torch.fx import Graph, Node
 import fxpress
 from fxpress._base.observing.text import bytes_text, printable
 from fxpress._distributed.stages.writes import storages_of
+from fxpress._files.archive.package import Weights
 from fxpress._files.archive.replacing import named_by
 from fxpress._tools.cli.inputs import example_inputs_of
 from fxpress._tools.cli.loading import CommandError, options_named
 from fxpress._tools.cli.output import Allowed, naming, working
 from fxpress._tools.inspect.summary import summarize
 from fxpress._torch import fx as torch_fx
-
-Weights = Literal["inline", "safetensors", "none"]
 
 
 def convert(
