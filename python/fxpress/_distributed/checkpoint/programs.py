@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import torch
 
@@ -34,11 +34,9 @@ from fxpress._files.archive.weight_files import difference_of
 from fxpress._files.errors import ArchiveError
 from fxpress._files.format import names
 from fxpress._files.format.weights_location import is_file_name
-from fxpress._files.remote.ranges import Checked, File, LocalFile
+from fxpress._files.remote.ranges import Checked, File
 from fxpress._files.remote.remote_file import AnyPath, RemoteFile, read_path
 from fxpress._files.serde.limits import Budget, Limits
-
-_File: TypeAlias = LocalFile | RemoteFile
 
 
 class ReaderOptions(NamedTuple):
@@ -57,7 +55,7 @@ def add_program(weights: Weights, path: AnyPath, options: ReaderOptions) -> None
     _add_file(weights, file, options)
 
 
-def _add_file(weights: Weights, file: _File, options: ReaderOptions) -> None:
+def _add_file(weights: Weights, file: File, options: ReaderOptions) -> None:
     with _archive_of(file, options) as archive:
         try:
             _add_weights(weights, file, archive, options)
@@ -65,7 +63,7 @@ def _add_file(weights: Weights, file: _File, options: ReaderOptions) -> None:
             raise _naming(file.path, error) from None
 
 
-def _archive_of(file: _File, options: ReaderOptions) -> PT2ArchiveReader:
+def _archive_of(file: File, options: ReaderOptions) -> PT2ArchiveReader:
     if isinstance(file, RemoteFile):
         return RemoteArchive(file, options.limits) if options.opened is None else options.opened
     raw = file.raw()
@@ -82,7 +80,7 @@ def _naming(path: AnyPath, error: ArchiveError) -> ArchiveError:
 
 
 def _add_weights(
-    weights: Weights, file: _File, archive: PT2ArchiveReader, options: ReaderOptions
+    weights: Weights, file: File, archive: PT2ArchiveReader, options: ReaderOptions
 ) -> None:
     if archive.find(f"{names.WEIGHTS_DIR}{options.model}.pt") is not None:
         raise ArchiveError("the weights are of an older format: load the program, and save it")
@@ -112,8 +110,7 @@ def _add_weights(
 
 def _bytes_from_offset(view: View) -> int:
     """Return how many bytes a view spans in its record, from its first element to its last."""
-    size: int = bytes_needed(view) - view.offset * view.dtype.itemsize
-    return size
+    return int(bytes_needed(view) - view.offset * view.dtype.itemsize)
 
 
 def _plain(
@@ -148,7 +145,7 @@ def _plain(
 
 
 def _read_in_full(
-    file: _File,
+    file: File,
     before: PT2ArchiveReader,
     payload: Payload,
     options: ReaderOptions,

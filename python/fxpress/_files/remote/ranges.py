@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import IO, Protocol, TypeVar
+from typing import IO, TypeAlias, TypeVar
 
 from fxpress import _native
 from fxpress._files.errors import ArchiveError
@@ -24,28 +24,10 @@ _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
 
-class File(Protocol):
-    """A file that is read by ranges."""
-
-    gap: int  # ranges that are at most this many bytes apart should be read as one range
-
-    @property
-    def path(self) -> AnyPath: ...
-
-    @property
-    def size(self) -> int: ...
-
-    def read_into(self, begin: int, target: memoryview) -> None:
-        """Fill memory with the bytes from `begin` on, or raise OSError or ArchiveError."""
-
-    def read(self, begin: int, end: int) -> bytes:
-        """Return the bytes from `begin` to `end`; raises the errors of `read_into`."""
-
-
 class LocalFile:
     """A file that is opened on the first read; its owner `files` may close it between reads."""
 
-    gap = 512
+    gap = 512  # ranges that are at most this many bytes apart should be read as one range
 
     def __init__(self, path: Path, files: Files) -> None:
         self.path = path
@@ -106,6 +88,9 @@ class LocalFile:
         return ArchiveError(f"{self.path} is damaged: it is truncated: {found}")
 
 
+File: TypeAlias = LocalFile | RemoteFile
+
+
 class Files:
     """The files of a checkpoint. At most `_MOST_OPEN` local files are open at a time."""
 
@@ -113,7 +98,7 @@ class Files:
         self._open: OrderedDict[int, LocalFile] = OrderedDict()
         self._remote: list[RemoteFile] = []
 
-    def file(self, path: AnyPath, opened: RemoteFile | None = None) -> LocalFile | RemoteFile:
+    def file(self, path: AnyPath, opened: RemoteFile | None = None) -> File:
         """Return the file at a path. For a URL that the caller has opened, pass `opened`."""
         if isinstance(path, Path):
             return LocalFile(path, self)
