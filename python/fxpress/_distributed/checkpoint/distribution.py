@@ -57,8 +57,7 @@ def key_of_item(item: WriteItem) -> str:
 
 def _bytes_of(item: WriteItem) -> int:
     data = item.tensor_data
-    size: int = math.prod(data.chunk.sizes) * data.properties.dtype.itemsize
-    return size
+    return int(math.prod(data.chunk.sizes) * data.properties.dtype.itemsize)
 
 
 def _is_needed(item: WriteItem) -> bool:

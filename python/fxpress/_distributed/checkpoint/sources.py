@@ -45,7 +45,18 @@ def _is_folder(path: AnyPath) -> bool:
 def read_weights(path: AnyPath, options: ReaderOptions) -> Weights:
     """Return the tensors of a checkpoint: dtypes, sizes, and the locations of their bytes."""
     with _closed_on_error() as weights:
-        _add(weights, path, options)
+        if path.name == MANIFEST:
+            add_stages(weights, path.parent, options)
+        elif path.name.endswith(".json"):
+            index, budget = _read_json(path, options.limits)
+            if isinstance(index, dict) and KEY in index:
+                add_section(weights, path, index[KEY], budget)
+            else:
+                tensor_files.add_by_index(weights, path, index, budget)
+        elif path.name.endswith(tensor_files.SUFFIX):
+            tensor_files.add_file(weights, path, Budget.of(options.limits, 0))
+        else:
+            add_program(weights, path, options)
     return weights
 
 
@@ -66,21 +77,6 @@ def _closed_on_error() -> Iterator[Weights]:
     except BaseException:
         weights.close()
         raise
-
-
-def _add(weights: Weights, path: AnyPath, options: ReaderOptions) -> None:
-    if path.name == MANIFEST:
-        add_stages(weights, path.parent, options)
-    elif path.name.endswith(".json"):
-        index, budget = _read_json(path, options.limits)
-        if isinstance(index, dict) and KEY in index:
-            add_section(weights, path, index[KEY], budget)
-        else:
-            tensor_files.add_by_index(weights, path, index, budget)
-    elif path.name.endswith(tensor_files.SUFFIX):
-        tensor_files.add_file(weights, path, Budget.of(options.limits, 0))
-    else:
-        add_program(weights, path, options)
 
 
 def _read_json(path: AnyPath, limits: Limits | Budget | None) -> tuple[Any, Budget]:
