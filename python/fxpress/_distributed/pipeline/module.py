@@ -6,7 +6,7 @@ sent, and `unpacked` converts it back.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import sympy
@@ -146,7 +146,20 @@ class StageModule(nn.Module):  # type: ignore[misc]
 
     def fill(self, tensors: tuple[torch.Tensor, ...]) -> None:
         """Fill uninitialized input tensors with values that the stage can run with."""
-        fill(tensors, self.takes, self._fakes)
+        known: dict[Any, Any] = {}
+        for facts, tensor in zip(self.takes, tensors, strict=True):
+            fake = self._fakes.get(facts.name)
+            if isinstance(fake, torch.Tensor):
+                order = facts.order or range(fake.dim())
+                for dimension, size in zip(order, tensor.shape, strict=True):
+                    symbol = fake.shape[dimension]
+                    if isinstance(symbol, torch.SymInt) and symbol.node.expr.is_symbol:
+                        known[symbol.node.expr] = sympy.Integer(size)
+        with torch.no_grad():
+            for facts, tensor in zip(self.takes, tensors, strict=True):
+                fake = self._fakes.get(facts.name)
+                # Zeros are valid indices into tensors; symbolic numbers have to match tensor sizes.
+                tensor.fill_(0 if facts.type == "tensor" else _number(fake, known))
         self._has_values = False
 
 
@@ -261,24 +274,6 @@ def fakes_of(program: ExportedProgram) -> dict[str, Any]:
         for node in program.graph.nodes
         if node.op == "placeholder" and "val" in node.meta
     }
-
-
-def fill(tensors: Sequence[torch.Tensor], takes: Sequence[Value], fakes: dict[str, Any]) -> None:
-    """Fill uninitialized tensors with values that a stage can run with."""
-    known: dict[Any, Any] = {}
-    for facts, tensor in zip(takes, tensors, strict=True):
-        fake = fakes.get(facts.name)
-        if isinstance(fake, torch.Tensor):
-            order = facts.order or range(fake.dim())
-            for dimension, size in zip(order, tensor.shape, strict=True):
-                symbol = fake.shape[dimension]
-                if isinstance(symbol, torch.SymInt) and symbol.node.expr.is_symbol:
-                    known[symbol.node.expr] = sympy.Integer(size)
-    with torch.no_grad():
-        for facts, tensor in zip(takes, tensors, strict=True):
-            fake = fakes.get(facts.name)
-            # Zeros are valid indices into tensors; symbolic numbers have to match tensor sizes.
-            tensor.fill_(0 if facts.type == "tensor" else _number(fake, known))
 
 
 def _number(fake: Any, known: dict[Any, Any]) -> Any:
