@@ -59,7 +59,8 @@ class OperationTimes:
 
     def to_json(self) -> str:
         """Return the profile as JSON text."""
-        return json.dumps(sealed(self._content())) + "\n"
+        header = {"format": FORMAT, "version": VERSION, "graph_hash": self.graph_hash}
+        return json.dumps(sealed({**header, "nanoseconds": list(self.nanoseconds)})) + "\n"
 
     @classmethod
     def from_json(cls, text: str) -> OperationTimes:
@@ -76,11 +77,6 @@ class OperationTimes:
         fields.check_digest()
         fields.end()
         return profile
-
-    def _content(self) -> dict[str, Any]:
-        times = list(self.nanoseconds)
-        header = {"format": FORMAT, "version": VERSION}
-        return {**header, "graph_hash": self.graph_hash, "nanoseconds": times}
 
 
 def measure_times(program: ExportedProgram, inputs: Any) -> OperationTimes:
