@@ -16,9 +16,9 @@ from fxpress._base.observing.text import bytes_text, counted_text, printable, pr
 from fxpress._files.format.tensors import Tensor
 from fxpress._tools.cli.output import console, naming, working
 from fxpress._tools.inspect.checkpoints import Checkpoint, read_checkpoint
-from fxpress._tools.inspect.modules import lines_of
+from fxpress._tools.inspect.modules import Weight, lines_of
 from fxpress._tools.inspect.nodes import NodeSummary, find_nodes
-from fxpress._tools.inspect.program import Program, Value, Weight
+from fxpress._tools.inspect.program import Program, Value
 from fxpress._tools.inspect.summary import UNOPENED, Summary, summarize
 
 _LONGEST = 400  # the maximum characters of a cell of a table

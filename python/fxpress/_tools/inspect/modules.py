@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Hashable, Iterable, Iterator
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator
 
 from fxpress._files.format.fields import entries_of
 from fxpress._files.format.package import InspectionError
@@ -17,13 +16,17 @@ class DeepModulesError(InspectionError):
     """The path of a module in a program has too many parts for a tree of modules."""
 
 
-class State(NamedTuple):
-    """A parameter or a buffer."""
+@dataclasses.dataclass
+class Weight:
+    """A parameter, a buffer or a constant."""
 
-    name: str
-    kind: str  # "parameter" or "buffer"
-    tensor: Tensor
-    identity: Hashable  # equal for names of the same tensor
+    name: str  # its name in the state of the program
+    kind: str  # "parameter", "buffer" or "constant"
+    tensor: Tensor  # the weight's dtype and sizes
+    record: str | None = None  # the record with its data; None if the file does not name it
+    is_pickled: bool = False  # whether the record is a pickle
+    offset: int | str = 0  # the offset of its first element in the record, in elements
+    tied_to: str | None = None  # the first name of the same tensor; None if that is `name`
 
 
 @dataclasses.dataclass
@@ -39,10 +42,10 @@ class Module:
     children: dict[str, Module] = dataclasses.field(default_factory=dict)
 
 
-def tree_of(stacks: Iterable[str], state: Iterable[State]) -> Module:
+def tree_of(stacks: Iterable[str], weights: Iterable[Weight]) -> Module:
     """Build a module tree from stacks of "key,path,class"; DeepModulesError if it is too deep."""
     root = Module("")
-    counted: set[tuple[str, Hashable]] = set()
+    counted: set[tuple[str, str]] = set()
     for stack in stacks:
         path = ""
         for path, class_name in entries_of(stack):
@@ -50,15 +53,18 @@ def tree_of(stacks: Iterable[str], state: Iterable[State]) -> Module:
             module.class_name = class_name or module.class_name
         for module in _down(root, path):
             module.operators += 1
-    for name, kind, tensor, identity in state:
+    for weight in weights:
+        if weight.kind == "constant":
+            continue
         items = 1
-        for size in tensor.shape:
+        for size in weight.tensor.shape:
             items *= size if isinstance(size, int) else 0
-        for module in _down(root, name.rpartition(".")[0]):
-            if (module.path, identity) not in counted:
-                counted.add((module.path, identity))
-                module.parameters += items if kind == "parameter" else 0
-                module.bytes += tensor.bytes or 0
+        first = weight.tied_to or weight.name
+        for module in _down(root, weight.name.rpartition(".")[0]):
+            if (module.path, first) not in counted:
+                counted.add((module.path, first))
+                module.parameters += items if weight.kind == "parameter" else 0
+                module.bytes += weight.tensor.bytes or 0
     return root
 
 

@@ -16,10 +16,10 @@ from fxpress._files.format.fields import (
     expect_str,
 )
 from fxpress._files.format.stored import STATE
-from fxpress._files.format.tensors import Tensor, expression, tensor_of
+from fxpress._files.format.tensors import expression, tensor_of
 from fxpress._files.format.torch_facts import refusal
 from fxpress._tools.inspect.arguments import bodies_in, operators_in
-from fxpress._tools.inspect.modules import Module, State, tree_of
+from fxpress._tools.inspect.modules import Module, Weight, tree_of
 
 
 @dataclasses.dataclass
@@ -30,19 +30,6 @@ class Value:
     kind: str  # the kind in the signature, such as "user_input" or "buffer_mutation"
     type: str  # a tensor as "float32[s0, 4]", or the type of another value
     target: str | None = None  # the target of a mutation or a gradient; otherwise None
-
-
-@dataclasses.dataclass
-class Weight:
-    """A parameter, a buffer or a constant."""
-
-    name: str  # its name in the state of the program
-    kind: str  # "parameter", "buffer" or "constant"
-    tensor: Tensor  # the weight's dtype and sizes
-    record: str | None = None  # the record with its data; None if the file does not name it
-    is_pickled: bool = False  # whether the record is a pickle
-    offset: int | str = 0  # the offset of its first element in the record, in elements
-    tied_to: str | None = None  # the first name of the same tensor; None if that is `name`
 
 
 @dataclasses.dataclass
@@ -89,11 +76,6 @@ def read_program(
     for each in weights:
         first = firsts.setdefault(_identity(each, ties), each.name)
         each.tied_to = first if first != each.name else None
-    state = (
-        State(each.name, each.kind, each.tensor, each.tied_to or each.name)
-        for each in weights
-        if each.kind != "constant"
-    )
     with damage_is_named(place):
         counted = Counter(expect_str(node["target"]) for node in nodes)
         return Program(
@@ -107,7 +89,7 @@ def read_program(
             refused=refused_operators(nodes),
             symbols=_symbols(document),
             guards=[expect_str(each) for each in expect_list(document.get("guards_code") or [])],
-            root=tree_of(stacks, state),
+            root=tree_of(stacks, weights),
             weights=weights,
         )
 

@@ -14,8 +14,8 @@ from fxpress._files.format.package import InspectionError, Package
 from fxpress._files.format.recognition import format_of_records
 from fxpress._files.format.stored import FOLDERS, config_record
 from fxpress._files.format.tensors import size_of, tensor_of
-from fxpress._tools.inspect.modules import lines_of
-from fxpress._tools.inspect.program import Program, Weight, read_program
+from fxpress._tools.inspect.modules import Weight, lines_of
+from fxpress._tools.inspect.program import Program, read_program
 
 ARCHIVE = "pt2 archive"
 _LONGEST_VERSION = 40  # the maximum characters of an archive's version
@@ -150,18 +150,14 @@ def _weights(package: Package, folder: str, model: str) -> Iterator[Weight]:
         entries = expect_object(parse(package.read(record), record, package)["config"])
     for name, entry in entries.items():
         with damage_is_named(f"record {record!r}: {name!r}"):
-            yield from _weight(name, expect_object(entry), folder)
-
-
-def _weight(name: str, entry: dict[str, Any], folder: str) -> Iterator[Weight]:
-    if entry.get("tensor_meta") is None:
-        return  # an object, which is listed as a pickle
-    kind = "parameter" if entry["is_param"] else "buffer"
-    yield Weight(
-        name,
-        kind if folder == "weights" else "constant",
-        tensor_of(entry["tensor_meta"]),
-        f"{FOLDERS[folder]}{expect_str(entry['path_name'])}",
-        bool(entry["use_pickle"]),
-        size_of(expect_object(entry["tensor_meta"])["storage_offset"]),
-    )
+            if expect_object(entry).get("tensor_meta") is None:
+                continue  # an object, which is listed as a pickle
+            kind = "parameter" if entry["is_param"] else "buffer"
+            yield Weight(
+                name,
+                kind if folder == "weights" else "constant",
+                tensor_of(entry["tensor_meta"]),
+                f"{FOLDERS[folder]}{expect_str(entry['path_name'])}",
+                bool(entry["use_pickle"]),
+                size_of(expect_object(entry["tensor_meta"])["storage_offset"]),
+            )

@@ -10,7 +10,7 @@ from typing import Any
 from fxpress import _native
 from fxpress._base.observing.text import bytes_text, counted_text
 from fxpress._tools.inspect.modules import lines_of
-from fxpress._tools.inspect.program import Program, Value, Weight
+from fxpress._tools.inspect.program import Program, Value
 from fxpress._tools.inspect.summary import UNOPENED, Summary
 from fxpress._tools.view.flops import Count, count_flops
 from fxpress._tools.view.kinds import partition_of
@@ -208,16 +208,12 @@ def _weights(program: Program) -> Table:
             weight.name,
             weight.kind,
             str(weight.tensor),
-            f"{_items(weight):,}",
+            f"{math.prod(size for size in weight.tensor.shape if isinstance(size, int)):,}",
             "" if weight.tensor.bytes is None else f"{weight.tensor.bytes:,}",
         )
         for weight in program.weights
     ]
     return table(("name", "kind", "type", "#items", "#bytes"), rows)
-
-
-def _items(weight: Weight) -> int:
-    return math.prod(size for size in weight.tensor.shape if isinstance(size, int))
 
 
 def _partitions(graph: Graph, flops: dict[str, int]) -> Table:
