@@ -76,12 +76,6 @@ def _enable_debug(_: click.Context, __: click.Parameter, debug: bool) -> None:
     _Failures.are_shown_in_full |= debug
 
 
-def _show_version(context: click.Context, _: click.Parameter, is_wanted: bool) -> None:
-    if is_wanted:
-        click.echo(f"fxpress {fxpress.__version__}")
-        context.exit()
-
-
 _debug = click.option(
     "--debug",
     is_flag=True,
@@ -106,14 +100,7 @@ _import = click.option(
     "node), 2 for a failure, which is one line on the standard error.",
     no_args_is_help=True,
 )
-@click.option(
-    "--version",
-    is_flag=True,
-    expose_value=False,
-    is_eager=True,
-    callback=_show_version,
-    help="Show the version.",
-)
+@click.version_option(fxpress.__version__, message="fxpress %(version)s", help="Show the version.")
 @_debug
 def app() -> None:
     """Inspect, compare, convert and split files of exported programs.
