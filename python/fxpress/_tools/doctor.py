@@ -20,9 +20,10 @@ _ENGINE = "fxpress._graphs.engine"
 
 def examine() -> dict[str, Any]:
     """Return the report as JSON objects: versions, components, native code, devices, `install`."""
+    info = _native.build_info()
     return {
         "versions": {
-            "fxpress": _native.build_info()["version"],
+            "fxpress": info["version"],
             "torch": torch.__version__,
             "torch_is_known": is_known(),
             "python": platform.python_version(),
@@ -30,9 +31,18 @@ def examine() -> dict[str, Any]:
         },
         "components": {name: _component(f"fxpress.{name}") for name in COMPONENTS}
         | {"engine": _component(_ENGINE)},
-        "native": _native_parts(),
+        "native": {
+            "for_every_torch": {"compiler": info["compiler"], "build_type": info["build_type"]},
+            "for_torch": list(versions.built_for()),
+            "fits": versions.minor() in versions.built_for(),
+        },
         "devices": _devices(),
-        "install": _installation(),
+        "install": {
+            "in_force": _install.is_installed(),
+            "policy": _install.policy(),
+            "disabled": is_disabled(),
+            "replaces": _install.replaced(),
+        },
     }
 
 
@@ -44,15 +54,6 @@ def _component(module: str) -> dict[str, Any]:
     return {"works": True, "reason": None}
 
 
-def _native_parts() -> dict[str, Any]:
-    info = _native.build_info()
-    return {
-        "for_every_torch": {"compiler": info["compiler"], "build_type": info["build_type"]},
-        "for_torch": list(versions.built_for()),
-        "fits": versions.minor() in versions.built_for(),
-    }
-
-
 def _devices() -> list[str]:
     found = ["cpu"]
     accelerator = torch.accelerator.current_accelerator(check_available=True)
@@ -60,15 +61,6 @@ def _devices() -> list[str]:
         count = torch.accelerator.device_count()
         found += [f"{accelerator.type}:{index}" for index in range(count)]
     return found
-
-
-def _installation() -> dict[str, Any]:
-    return {
-        "in_force": _install.is_installed(),
-        "policy": _install.policy(),
-        "disabled": is_disabled(),
-        "replaces": _install.replaced(),
-    }
 
 
 def run(as_json: bool) -> int:
