@@ -34,61 +34,57 @@ class Count:
     # sum of its bodies. `torch.cond` has, for each operator, the maximum of its branches.
     by_node: dict[str, dict[str, int]]
     total: int  # the operations of the program
-    left_out: dict[str, int]  # reason -> number of operators that are not counted
+    left_out: Counter[str]  # reason -> number of operators that are not counted
     # Id of a graph -> ids of the nodes that are not counted, or not in full.
     unknown: dict[str, set[str]]
 
 
 def count_flops(graphs: list[Graph]) -> Count:
     """Count the operations of a program from its graph and the graphs of its operators' bodies."""
-    counting = _Counting(graphs)
-    total = counting.of_graph(graphs[0]).total()
-    return Count(counting.by_node, total, dict(counting.left_out), counting.unknown)
+    by_node: dict[str, dict[str, int]] = {graph.id: {} for graph in graphs}
+    count = Count(by_node, 0, Counter(), {graph.id: set() for graph in graphs})
+    count.total = _count_graph(graphs[0], count).total()
+    return count
 
 
-class _Counting:
-    def __init__(self, graphs: list[Graph]) -> None:
-        self.by_node: dict[str, dict[str, int]] = {graph.id: {} for graph in graphs}
-        self.left_out = Counter[str]()
-        self.unknown: dict[str, set[str]] = {graph.id: set() for graph in graphs}
+def _count_graph(graph: Graph, count: Count) -> Counter[str]:
+    """Count the operations of a graph by operator."""
+    by_operator = Counter[str]()
+    for node in graph.nodes:
+        before = count.left_out.total()
+        found = _count_node(node, count)
+        inside = (count.unknown[body.id] for body in node.bodies)
+        if count.left_out.total() > before or any(inside):
+            count.unknown[graph.id].add(node.id)
+        if found is not None:
+            count.by_node[graph.id][node.id] = found.total()
+            by_operator.update(found)
+    return by_operator
 
-    def of_graph(self, graph: Graph) -> Counter[str]:
-        """Count the operations of a graph by operator."""
-        by_operator = Counter[str]()
-        for node in graph.nodes:
-            before = self.left_out.total()
-            found = self._of_node(node)
-            inside = (self.unknown[body.id] for body in node.bodies)
-            if self.left_out.total() > before or any(inside):
-                self.unknown[graph.id].add(node.id)
-            if found is not None:
-                self.by_node[graph.id][node.id] = found.total()
-                by_operator.update(found)
-        return by_operator
 
-    def _of_node(self, node: Node) -> Counter[str] | None:
-        label = node.label
-        if node.bodies:
-            inside = [self.of_graph(body) for body in node.bodies]
-            if label == "cond":
-                most = Counter[str]()
-                for each in inside:
-                    most |= each
-                return most
-            if label in _ONCE:
-                return sum(inside, Counter[str]())
-            self.left_out[f"{label}: the number of runs of its body is unknown"] += 1
-            return None
-        if node.target is None or not is_product(label):
-            return None
-        if label in _MADE_OF_PRODUCTS:
-            self.left_out[f"{label}: a formula is missing"] += 1
-            return None
-        number = _flops(node)
-        if number is None:
-            self.left_out[f"{label}: a size is unknown"] += 1
-            return None
-        return Counter({label: number})
+def _count_node(node: Node, count: Count) -> Counter[str] | None:
+    label = node.label
+    if node.bodies:
+        inside = [_count_graph(body, count) for body in node.bodies]
+        if label == "cond":
+            most = Counter[str]()
+            for each in inside:
+                most |= each
+            return most
+        if label in _ONCE:
+            return sum(inside, Counter[str]())
+        count.left_out[f"{label}: the number of runs of its body is unknown"] += 1
+        return None
+    if node.target is None or not is_product(label):
+        return None
+    if label in _MADE_OF_PRODUCTS:
+        count.left_out[f"{label}: a formula is missing"] += 1
+        return None
+    number = _flops(node)
+    if number is None:
+        count.left_out[f"{label}: a size is unknown"] += 1
+        return None
+    return Counter({label: number})
 
 
 def _flops(node: Node) -> int | None:
