@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from fxpress._files.archive.files import is_path
 from fxpress._files.format.fields import parse
 from fxpress._tools.inspect.hashes import hash_nodes, split_digests
 from fxpress._tools.inspect.program import read_program
@@ -37,18 +38,8 @@ class Source:
 
 def source_of(program: Any, name: str) -> Source:
     """Return the source of a path or an ExportedProgram; raises the errors of `entry.graphs_of`."""
-    if isinstance(program, (str, bytes, os.PathLike)):
+    if is_path(program):
         return source_of_file(program, name)
-    return _source_of_program(program, name)
-
-
-def source_of_file(path: str | bytes | os.PathLike[str], name: str) -> Source:
-    """Return the source of a file; raises the errors of `graphs_by_program`."""
-    graphs = graphs_by_program(path)
-    return Source(name, graphs, lambda: summarize(path), lambda: hash_nodes(path))
-
-
-def _source_of_program(program: Any, name: str) -> Source:
     from fxpress._base.arguments import check_program  # these imports import torch
     from fxpress._files.serde.body_constants import lift_body_constants
     from fxpress._files.serde.hashing import hash_parts
@@ -71,6 +62,12 @@ def _source_of_program(program: Any, name: str) -> Source:
     return Source(name, {_NAME: graphs_of_text(text, _NAME, "the program")}, summary, hashes)
 
 
+def source_of_file(path: str | bytes | os.PathLike[str], name: str) -> Source:
+    """Return the source of a file; raises the errors of `graphs_by_program`."""
+    graphs = graphs_by_program(path)
+    return Source(name, graphs, lambda: summarize(path), lambda: hash_nodes(path))
+
+
 def _identity(value: Any) -> Any:
     """Return a key that is equal for values that are the same tensor."""
     import torch
@@ -83,10 +80,7 @@ def _identity(value: Any) -> Any:
 def names_of(programs: Sequence[Any]) -> list[str]:
     """Return a name for each path or program, in order; equal names get a number."""
     names = [
-        os.path.basename(os.fsdecode(each))
-        if isinstance(each, (str, bytes, os.PathLike))
-        else "program"
-        for each in programs
+        os.path.basename(os.fsdecode(each)) if is_path(each) else "program" for each in programs
     ]
     counts = Counter(names)
     return [f"{i} {name}" if counts[name] > 1 else name for i, name in enumerate(names)]
