@@ -44,9 +44,7 @@ class Namespaces:
 
     def of_state(self, path: str, size: int) -> str:
         """Count a parameter or buffer of `size` bytes in its module; return the module's layer."""
-        layer = self._layers.get(path)
-        if layer is None:
-            layer = self._of(path)
+        layer = self._layers.get(path) or self._of(path)
         counts = self._counts[path]
         counts[0] += 1
         counts[1] += size

@@ -30,7 +30,7 @@ def cut_long_layers(graph: Graph) -> None:
         layer = node.layer
         name = layers[layer]
         if layer in layers.long:
-            around, name = name, _within(name, layers.take(layer))
+            around, name = name, _within(name, layers.long[layer].take())
             cut.setdefault(name, around)
         node.layer = name
     attributes = {layers.get(layer, layer): facts for layer, facts in graph.layers.items()}
@@ -89,13 +89,9 @@ class _Layers(dict[str, str]):
             layer = layer.rpartition("/")[0]
         for each in reversed(missing):
             around, _, own = each.rpartition("/")
-            inside = self.take(around) if around in self.long else ""
+            inside = self.long[around].take() if around in self.long else ""
             self[each] = _within(self[around], inside, own)
         return self[missing[0]]
-
-    def take(self, layer: str) -> str:
-        """Return the range of the next member of a cut layer."""
-        return self.long[layer].take()
 
 
 def _within(*parts: str) -> str:
