@@ -156,17 +156,11 @@ def _rename_together(
             sync_folder(program.target.parent)
         program.move_into_place()
     except BaseException:
-        # A signal may interrupt the move after the archive was renamed. If `is_in_place` fails, no
-        # file is removed.
+        # If the old archive stays, its new sidecar files are removed. A signal may interrupt the
+        # move after the archive was renamed. If `is_in_place` fails, no file is removed.
         with contextlib.suppress(OSError):
             if not program.is_in_place():
-                _undo(placed)
+                for file in filter(AtomicFile.is_in_place, placed):
+                    file.target.unlink()
                 replaced.forget()
         raise
-
-
-def _undo(placed: list[AtomicFile]) -> None:
-    """Remove the new sidecar files, because the old archive stays."""
-    for file in placed:
-        if file.is_in_place():
-            file.target.unlink()
