@@ -25,7 +25,7 @@ from fxpress._tools.view import graphs
 graphs._MANY = 0
 if sys.argv[2] == "frozen":
     gc.freeze()
-graph, *_ = graphs.graphs_of_file(sys.argv[1])
+((graph, *_),) = graphs.graphs_by_program(sys.argv[1]).values()
 assert gc.isenabled()
 young = any(each is graph.nodes for each in gc.get_objects(generation=0))
 print(young, gc.get_freeze_count() > at_start, at_start > 0)

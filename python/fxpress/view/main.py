@@ -6,7 +6,7 @@ from typing import Any
 
 from model_explorer import Adapter, AdapterMetadata, graph_builder
 
-from fxpress._tools.view.graphs import graphs_of_file
+from fxpress._tools.view.graphs import graphs_by_program
 from fxpress._tools.view.model_explorer import plain_graph
 from fxpress._tools.view.nodes import Graph
 
@@ -30,7 +30,8 @@ class ProgramAdapter(Adapter):  # type: ignore[misc]
             fxpress.Error: the file does not contain exported programs, or is damaged.
         """
         del settings  # the settings of Model Explorer's page
-        return {"graphs": [_as_objects(graph) for graph in graphs_of_file(model_path)]}
+        programs = graphs_by_program(model_path).values()
+        return {"graphs": [_as_objects(graph) for graphs in programs for graph in graphs]}
 
 
 class _Plain:

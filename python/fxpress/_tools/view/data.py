@@ -105,7 +105,7 @@ def times(program: Any, *args: Any, runs: int = 3, **kwargs: Any) -> Overlay:
     for events in _events_of_runs(program, args, kwargs, runs):
         for number, microseconds in _aligned(names, events):
             found.setdefault(operators[number].id, []).append(microseconds)
-    return shaded(graph, {node: round(median(each), 3) for node, each in found.items()})
+    return {graph.id: shaded({node: round(median(each), 3) for node, each in found.items()})}
 
 
 def reuse(program: Any, report: ReuseReport) -> Overlay:

@@ -43,11 +43,6 @@ _TEXT_BYTES = 300
 _LAYER_BYTES = 2000
 
 
-def graphs_of_file(path: str | bytes | os.PathLike[str]) -> list[Graph]:
-    """Return the graphs of a file's programs, each followed by its operators' bodies."""
-    return [graph for graphs in graphs_by_program(path).values() for graph in graphs]
-
-
 def graphs_by_program(path: str | bytes | os.PathLike[str]) -> dict[str, list[Graph]]:
     """Return, for each program of a file, its graph, followed by its operators' bodies.
 

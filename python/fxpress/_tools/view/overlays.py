@@ -32,7 +32,7 @@ def overlays_of(graphs: dict[str, list[Graph]]) -> dict[str, Overlay]:
         "bytes of state": _numbers(everything, lambda n: n.result_bytes() if n.state else None),
         "bytes of results": _numbers(everything, lambda n: None if n.state else n.result_bytes()),
         "FLOPs": {
-            graph_id: _shaded(numbers) for count in counts for graph_id, numbers in count.items()
+            graph_id: shaded(numbers) for count in counts for graph_id, numbers in count.items()
         },
         "kind of operator": {g.id: {"results": _kinds(g)} for g in everything},
     }
@@ -72,12 +72,8 @@ def by_module(graph: Graph, texts: dict[str, str]) -> Overlay:
     return marked(graph, found)
 
 
-def shaded(graph: Graph, numbers: dict[str, float]) -> Overlay:
-    """Return an overlay with numbers, the largest in the darkest color."""
-    return {graph.id: _shaded(numbers)}
-
-
-def _shaded(numbers: Mapping[str, float]) -> dict[str, Any]:
+def shaded(numbers: Mapping[str, float]) -> dict[str, Any]:
+    """Return an overlay's entry of a graph: numbers, the largest in the darkest color."""
     results = {node: {"value": number} for node, number in numbers.items()}
     return {"results": results, "gradient": _GRADIENT}
 
@@ -86,7 +82,7 @@ def _numbers(graphs: list[Graph], rule: Callable[[Node], int | None]) -> Overlay
     found = {}
     for graph in graphs:
         values = ((node.id, rule(node)) for node in graph.nodes)
-        found[graph.id] = _shaded({node: value for node, value in values if value is not None})
+        found[graph.id] = shaded({node: value for node, value in values if value is not None})
     return found
 
 
