@@ -21,7 +21,6 @@ from fxpress._files.serde.facts import serialize_range_constraints
 from fxpress._files.serde.schema import SCHEMA
 from fxpress._files.serde.treespecs import TreeSpecWriter
 from fxpress._torch import serde as compat
-from fxpress._torch.aten import storage_bytes
 from fxpress._torch.watching import operation, phase
 
 _STACK_MARKS = re.compile(r"[][(),;]")  # brackets and separators in the text of `nn_module_stack`
@@ -119,9 +118,14 @@ def _encode(
 
 def _tensor_bytes(parts: list[dict[str, Any] | None]) -> int:
     """Return an estimate of the bytes of tensors in dicts; a shared storage counts once."""
-    values = [value for part in parts if part is not None for value in part.values()]
-    plain = (value for value in values if type(value) in (torch.Tensor, torch.nn.Parameter))
-    return storage_bytes([value for value in plain if not value.is_meta])
+    sizes: dict[int, int] = {}
+    for part in parts:
+        for value in ({} if part is None else part).values():
+            plain = type(value) in (torch.Tensor, torch.nn.Parameter) and not value.is_meta
+            if plain and value.layout is torch.strided:
+                storage = value.untyped_storage()
+                sizes[storage.data_ptr()] = storage.nbytes()
+    return sum(sizes.values())
 
 
 def serialize_parts(
