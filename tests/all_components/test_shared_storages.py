@@ -184,7 +184,9 @@ def test_decomposed_programs_write_one_input(name: str, tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match=r"expected compiled_fn|does not yet handle"):
         program.run_decompositions()
     if name == "another dtype":
-        with pytest.raises(UnsupportedError, match="writes to 'whole', 'part', which are views of one"):
+        with pytest.raises(
+            UnsupportedError, match="writes to 'whole', 'part', which are views of one"
+        ):
             run_decompositions(program)
         return
     before = str(program)
