@@ -22,6 +22,7 @@ from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import _StorageInfo
 from torch.distributed.checkpoint.metadata import (
+    _MEM_FORMAT_ENCODING,
     BytesStorageMetadata,
     ChunkStorageMetadata,
     Metadata,
@@ -378,6 +379,29 @@ def test_a_checkpoint_of_torch_as_it_should_be(tmp_path: Path) -> None:
     convert_weights(torchs(tmp_path / "torch", by_torch(torch.ones(4))), tmp_path / "made")
     state = {"a": torch.ones(4)}
     assert_same(load(blank(state), tmp_path / "made"), state)
+
+
+def test_members_of_enums_as_the_first_releases_of_python_311_write_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def reduced(member: Any, _: int) -> Any:
+        return getattr, (type(member), member.name)
+
+    monkeypatch.setattr(_MEM_FORMAT_ENCODING, "__reduce_ex__", reduced)
+    state = {"a": torch.ones(4)}
+    dcp.save(state, checkpoint_id=tmp_path / "torch", no_dist=True)
+    assert b"getattr" in (tmp_path / "torch" / ".metadata").read_bytes()
+    convert_weights(tmp_path / "torch", tmp_path / "made")
+    assert_same(load(blank(state), tmp_path / "made"), state)
+
+
+@pytest.mark.parametrize("owner", [dict, TensorProperties(torch.float32), "a text"])
+def test_pickles_of_torch_do_not_read_attributes(owner: Any, tmp_path: Path) -> None:
+    dcp.save({"a": torch.ones(3)}, checkpoint_id=tmp_path / "torch", no_dist=True)
+    called = Called(getattr, owner, "__class__")
+    (tmp_path / "torch" / ".metadata").write_bytes(pickle.dumps(called))
+    with pytest.raises(fxpress.ArchiveError, match=r"getattr, but not for an enum|builtins\.dict"):
+        convert_weights(tmp_path / "torch", tmp_path / "made")
 
 
 VIEW, STORAGE = torch._utils._rebuild_tensor_v2, torch.ones(2).storage()
