@@ -43,7 +43,7 @@ from torch.utils import _pytree
 from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
 from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode
 
-from fxpress._torch.fakes import META, fake_of, without_data
+from fxpress._torch.fakes import META, attributes_of, fake_of, without_data
 from fxpress._torch.fx import provenance_rules
 from fxpress._torch.origins import fake_rules
 from fxpress._torch.tracing import STACK_TRACE_ANCHORS
@@ -396,8 +396,7 @@ class Fakes:
         """Return the attributes of fake tensors on a device."""
         state = self._state.get(device)
         if state is None:
-            made = FakeTensor(self.mode, torch.empty(0, device=META), device)
-            state = self._state[device] = dict(vars(made))
+            state = self._state[device] = attributes_of(self.mode, device)
         return state
 
     def storage(self, nbytes: Any, real: torch.Tensor | None) -> Any:

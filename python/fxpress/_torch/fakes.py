@@ -35,6 +35,11 @@ protect_data = torch._C._set_throw_on_mutable_data_ptr
 META = torch.device("meta")
 
 
+def attributes_of(mode: Any, device: torch.device) -> dict[str, Any]:
+    """Return the attributes that all fake tensors of a mode on a device have."""
+    return dict(vars(FakeTensor(mode, torch.empty(0, device=META), device)))
+
+
 def protects_data(attributes: dict[str, Any]) -> bool:
     """Return whether fake tensors with these attributes raise if their data is accessed."""
     return not getattr(attributes["fake_mode"], "_allow_unsafe_data_ptr_access", False)

@@ -193,8 +193,7 @@ class Values:
         key = (self.fake_mode, device)  # torch's class for reading lets callers set the mode
         state = self._states.get(key)
         if state is None:
-            made = compat.FakeTensor(self.fake_mode, torch.empty(0, device="meta"), device)
-            state = self._states[key] = dict(vars(made))
+            state = self._states[key] = fakes.attributes_of(*key)
         return state
 
     def tensor(
