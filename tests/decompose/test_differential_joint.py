@@ -24,6 +24,7 @@ from tests.support.sampled import turns
 
 pytestmark = pytest.mark.deep("each model is decomposed by torch with its backward")
 
+GENERATED = re.compile(r"<eval_with_key>\.\d+")  # the file of a module's generated code
 CLIENTS: dict[str, Callable[[], Any]] = {**TABLES, "inductor": select_decomp_table}
 
 
@@ -49,16 +50,17 @@ def with_loss(name: str, *, training: bool) -> ExportedProgram:
 
 def plain(program: ExportedProgram) -> str:
     """The text of a program, without the numbers of generated code."""
-    return re.sub(r"<eval_with_key>\.\d+", "", str(program))
+    return GENERATED.sub("", str(program))
 
 
 def outcome(make: Callable[[], ExportedProgram]) -> object:
-    """Return text, signature and state of the result, or the type of the exception."""
+    """Return text, meta, signature and state of the result, or the type of the exception."""
     try:
         made = make()
     except Exception as error:
         return type(error)
-    return plain(made), made.graph_signature, list(made.state_dict), list(made.constants)
+    meta = [(list(n.meta), GENERATED.sub("", n.stack_trace or "")) for n in made.graph.nodes]
+    return plain(made), meta, made.graph_signature, list(made.state_dict), list(made.constants)
 
 
 @pytest.mark.parametrize("training", [False, True])

@@ -48,6 +48,7 @@ DisablePythonDispatcher = torch._C._DisablePythonDispatcher
 
 # (owner, name) of the functions of torch that fxpress replaces while it traces.
 DISPATCH = (library_utils, "handle_dispatch_mode")
+PROXY_CALL = (proxy_tensor, "proxy_call")
 SET_META = (proxy_tensor, "set_meta")
 TRACK_TENSOR = (proxy_tensor, "track_tensor")
 RUN_NODE = (symbolic_shapes.PropagateUnbackedSymInts, "run_node")
@@ -58,7 +59,6 @@ FAKE_OF_CACHE = (FakeTensorMode, "_get_output_tensor_from_cache_entry")
 ENTRY_OF_OUTPUT = (FakeTensorMode, "_get_output_info_for_cache_entry")
 dispatch_keys = torch._C._dispatch_key_set
 
-_TAGS = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
 # Operators that make_fx traces as other operators, or does not trace.
 _SPECIAL = (
     torch.ops.aten.is_nonzero.default,
@@ -67,13 +67,16 @@ _SPECIAL = (
 )
 
 
-def is_traced_plainly(function: OpOverload) -> bool:
+def is_traced_plainly(function: OpOverload, pre_dispatch: bool) -> bool:
     """Return whether a call of an operator becomes exactly one node of that operator."""
+    if type(function) is not OpOverload or torch.Tag.data_dependent_output in function.tags:
+        return False
+    if pre_dispatch and torch.Tag.dynamic_output_shape in function.tags:
+        return False
     return (
-        type(function) is OpOverload
+        (pre_dispatch or not function._can_decompose())
         and function not in _SPECIAL
         and not function._schema.is_mutable
-        and not any(tag in function.tags for tag in _TAGS)
         and not _should_save_eager_input_vals(function)
     )
 

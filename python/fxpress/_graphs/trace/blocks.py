@@ -22,6 +22,7 @@ from fxpress._torch.tracing import (
     FAKE_OF_CACHE,
     FIND_UNBACKED,
     MAKE_PLACEHOLDERS,
+    PROXY_CALL,
     RUN_NODE,
     SET_META,
     TRACK_TENSOR,
@@ -49,6 +50,10 @@ _trace = _Trace()
 
 def _dispatch(original: Any, *args: Any, **kwargs: Any) -> Any:
     return _trace.calls.dispatch(original, *args, **kwargs)
+
+
+def _proxy_call(original: Any, *args: Any) -> Any:
+    return _trace.calls.call(original, *args)
 
 
 def _run_node(original: Any, interpreter: Any, node: Any) -> Any:
@@ -118,6 +123,7 @@ def _find_unbacked(
 
 _REPLACEMENTS = (
     Replacement(*DISPATCH, _dispatch),
+    Replacement(*PROXY_CALL, _proxy_call),
     Replacement(*RUN_NODE, _run_node),
     Replacement(*SET_META, _set_meta),
     Replacement(*TRACK_TENSOR, _track_tensor),

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import torch
-from torch.fx import Graph, Node, Proxy
+from torch.fx import Graph, Node
 
 from fxpress._graphs.trace.fakes import Fakes, is_simple
 from fxpress._graphs.trace.inputs import add_counts, counted_since
@@ -239,12 +239,9 @@ class Captured:
                 result = mapped(step.result, (Result,), made)
                 if type(step.result) is Result:
                     nodes.append(node)
-                    self._calls.set_result(node, result, tracer)
                 else:
                     nodes += [None] * (len(values.tensors) - len(nodes))
-                    compat.track_tensor_tree(
-                        result, Proxy(node, tracer), constant=None, tracer=tracer
-                    )
+                self._calls.set_result(node, result, tracer)
         self._count(recipe.after)
         return mapped(recipe.result, (Index,), lambda index: values.tensors[index.number])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import functools
 import sys
@@ -42,6 +43,8 @@ class StackTraces:
         # Keys contain ids of code objects, because hashing a code object reads all of its bytecode.
         self._texts: dict[tuple[int, ...], str] = {}
         self._shown: dict[int, bool] = {}
+        # id of a code object -> (first byte, end, line) of its instructions, in order
+        self._lines: dict[int, list[tuple[int, int, int | None]]] = {}
         self._kept: list[types.CodeType] = []  # keeps code objects alive, so ids are not reused
 
     def text(self) -> str:
@@ -56,8 +59,8 @@ class StackTraces:
             if shown is None:
                 shown = self._decide(code)
             if shown:
-                frames.append((code, frame.f_lineno))
-                key += id(code), frame.f_lineno
+                frames.append((code, frame.f_lasti))
+                key += id(code), frame.f_lasti
             frame = frame.f_back
         text = self._texts.get(tuple(key))
         if text is None:
@@ -74,12 +77,19 @@ class StackTraces:
         self._kept.append(code)
         return shown
 
-    @staticmethod
-    def _format(frames: list[tuple[types.CodeType, int]]) -> str:
+    def _format(self, frames: list[tuple[types.CodeType, int]]) -> str:
         summaries = [
-            traceback.FrameSummary(code.co_filename, line, code.co_name) for code, line in frames
+            traceback.FrameSummary(code.co_filename, self._line(code, last), code.co_name)
+            for code, last in frames
         ]
         return "".join(traceback.StackSummary.from_list(summaries).format()).strip()
+
+    def _line(self, code: types.CodeType, last: int) -> int | None:
+        """Return the line of a function's instruction; `f_lineno` is slow for long functions."""
+        known = self._lines.get(id(code))
+        if known is None:
+            known = self._lines[id(code)] = [*code.co_lines()]
+        return known[bisect.bisect(known, last, key=lambda each: each[0]) - 1][2]
 
 
 # Types of which equal constants have equal traces. This does not hold for floats: 0.0 == -0.0.
@@ -104,55 +114,66 @@ class ProxyCalls:
     def __init__(self, fakes: Fakes) -> None:
         self._fakes = fakes
         self._stacks = StackTraces()
-        self._plain: dict[OpOverload, bool] = {}
+        self._plain: dict[bool, dict[OpOverload, bool]] = {False: {}, True: {}}
         self.recording: Any = None  # records the operators of one call of a captured graph
 
     def dispatch(self, original: Any, mode: Any, function: Any, *args: Any, **kwargs: Any) -> Any:
         """Trace a simple call in a pre-dispatch mode; pass other calls to torch's code."""
         recording = self.recording
         if type(mode) is ProxyTorchDispatchMode and self._is_plain(mode, function):
-            tracer = mode.tracer
-            length = len(tracer.graph.nodes)
             with self.originating(function), contextlib.suppress(_SpecialError):
-                nodes = _nodes(args, tracer)
-                keywords = {k: _nodes(v, tracer) for k, v in kwargs.items()}
-                if recording is not None:
-                    recording.begin(function, args, kwargs, len(tracer.graph.nodes) - length)
-                node = self.create_node(tracer, function, nodes, keywords)
-                out = function(*args, **kwargs)
-                gradients = counted_gradients()
-                if is_simple(out) and not has_new_symbols(out.fake_mode):
-                    self.set_result(node, out, tracer)
-                else:
-                    track_tensor_tree(out, Proxy(node, tracer), constant=None, tracer=tracer)
-                if recording is not None:
-                    recording.end(out, gradients)
-                return out
+                return self._trace(mode.tracer, function, args, kwargs, recording)
         if recording is not None:
             recording.spoil()
         return original(mode, function, *args, **kwargs)
+
+    def call(self, original: Any, mode: Any, function: Any, *rest: Any) -> Any:
+        """Trace a simple call in a mode below autograd; pass other calls to torch's code."""
+        _, args, kwargs = rest
+        if type(mode) is ProxyTorchDispatchMode and self._is_plain(mode, function):
+            with contextlib.suppress(_SpecialError):
+                return self._trace(mode.tracer, function, args, kwargs, None)
+        return original(mode, function, *rest)
+
+    def _trace(self, tracer: Any, function: Any, args: Any, kwargs: Any, recording: Any) -> Any:
+        """Add the node of a call and return its result; raise _SpecialError for other arguments."""
+        length = len(tracer.graph.nodes)
+        nodes = _nodes(args, tracer)
+        keywords = {k: _nodes(v, tracer) for k, v in kwargs.items()}
+        if recording is not None:
+            recording.begin(function, args, kwargs, len(tracer.graph.nodes) - length)
+        node = self.create_node(tracer, function, nodes, keywords)
+        out = function(*args, **kwargs)
+        gradients = counted_gradients()
+        self.set_result(node, out, tracer)
+        if recording is not None:
+            recording.end(out, gradients)
+        return out
 
     @staticmethod
     def originating(function: OpOverload) -> Any:
         """Return a context manager in which `function` becomes `original_aten` of new nodes."""
         return set_original_aten_op(function) if preserves_meta() else _NOTHING
 
-    def set_result(self, node: Node, fake: Any, tracer: Any) -> None:
-        """Make a simple fake tensor the value of a node."""
-        self._fakes.set_meta(node.meta, fake)
+    def set_result(self, node: Node, out: Any, tracer: Any) -> None:
+        """Make `out` the value of a node."""
         proxy = Proxy(node, tracer)
-        if fake._has_symbolic_sizes_strides:
-            proxy_tensor.track_tensor(fake, proxy, constant=None, tracer=tracer)
+        if not is_simple(out) or has_new_symbols(out.fake_mode):
+            track_tensor_tree(out, proxy, constant=None, tracer=tracer)
+            return
+        self._fakes.set_meta(node.meta, out)
+        if out._has_symbolic_sizes_strides:
+            proxy_tensor.track_tensor(out, proxy, constant=None, tracer=tracer)
         else:
-            tracer.tensor_tracker[fake] = ProxyTensor(proxy, None)
+            tracer.tensor_tracker[out] = ProxyTensor(proxy, None)
 
     def _is_plain(self, mode: Any, function: Any) -> bool:
-        known = self._plain.get(function)
+        plain = self._plain[mode.pre_dispatch]
+        known = plain.get(function)
         if known is None:
-            known = self._plain[function] = is_traced_plainly(function)
+            known = plain[function] = is_traced_plainly(function, mode.pre_dispatch)
         return (
             known
-            and mode.pre_dispatch
             and not function_modes()
             and type(mode.tracer) in TRACERS
             and not mode.emulate_precision_casts
