@@ -73,7 +73,7 @@ void compress(State& state, const uint8_t* block, uint64_t seen, bool last) {
 
 Digest blake2b(std::span<const uint8_t> bytes) {
   State state = kStart;
-  state[0] ^= 0x01010000 ^ Digest {}.size();  // parameters: no key, one node, digest size
+  state[0] ^= 0x01010000 ^ Digest {}.size();  // parameters: no key, no tree, digest size
   uint64_t seen = 0;
   for (; bytes.size() > kBlockBytes; bytes = bytes.subspan(kBlockBytes)) {
     seen += kBlockBytes;

@@ -7,7 +7,7 @@ namespace fxpress::core {
 constinit thread_local uintptr_t stack_end = 0;
 
 uintptr_t find_stack_end() {
-  stack_end = 1;  // no limit, until the system reports the stack
+  stack_end = 1;  // no limit if the system does not report the stack
   pthread_attr_t attributes;
   if (pthread_getattr_np(pthread_self(), &attributes) != 0) return stack_end;
   void* lowest = nullptr;

@@ -26,8 +26,8 @@ class LimitReached : public std::runtime_error {
 extern constinit thread_local uintptr_t stack_end;
 uintptr_t find_stack_end();
 
-// Stack bytes that a recursion must leave free. Its innermost level calls Python functions that
-// create tensors and expressions.
+// Stack bytes that a recursion must leave free for the Python functions that its innermost level
+// calls to create tensors and expressions.
 inline constexpr uintptr_t kStackReserve = 96 << 10;
 
 // Returns how many bytes of this thread's stack a recursion may still use.
@@ -63,7 +63,7 @@ class Budget {
     if (count != 0 && each > (memory_ - used_) / count) reach_memory();
     used_ += count * each;
   }
-  // Raises the memory limit by `bytes`, because the file is larger than expected.
+  // Raises the memory limit by `bytes`. Callers do this when they read more input.
   void grow(uint64_t bytes) { memory_ += std::min(bytes, UINT64_MAX / 2 - memory_); }
   uint64_t used() const { return used_; }
   size_t depth() const { return depth_; }

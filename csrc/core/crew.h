@@ -30,7 +30,7 @@ class Crew {
   // Waits until all threads have ended. Throws std::runtime_error in a forked child.
   void join() {
     check();
-    for (std::jthread& thread : threads_) thread.join();  // without the stop request of ~jthread()
+    for (std::jthread& thread : threads_) thread.join();  // ~jthread() would request a stop first
     threads_.clear();
   }
   // Throws std::runtime_error if this process is a forked child, which does not have the threads.

@@ -1,4 +1,4 @@
-// Defines hash tables with linear probing, at most half full. Entries cannot be erased.
+// Defines hash tables with linear probing. They are at most half full. Entries cannot be erased.
 #pragma once
 
 #include <cstddef>

@@ -1,8 +1,8 @@
 // Defines Graph: the nodes of an fx graph as arrays of integers, in graph order.
 //
-// The inputs of node i are inputs[input_begin[i] .. input_begin[i + 1]): each node in its args,
-// then in its kwargs, in the order of fx's map_arg, with repetitions. A function that visits the
-// arguments in this order reads the ids of the nodes one after the other, without lookups.
+// The inputs of node i are inputs[input_begin[i] .. input_begin[i + 1]). fx::InputOrder defines
+// their order. With InputOrder::kArguments, a function that visits the arguments of a node in the
+// order of torch.fx.map_arg reads the ids of the inputs one after the other, without lookups.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ enum class Op : uint8_t {
 struct Graph {
   std::vector<Op> ops;                   // index: node
   std::vector<ObjectId> targets;         // index: node; a function or string, by identity
-  std::vector<uint32_t> input_begin{0};  // index: node; has one more element
+  std::vector<uint32_t> input_begin{0};  // index: node; ends with the size of `inputs`
   std::vector<NodeId> inputs;            // the inputs of node 0, then of node 1, ...
   std::vector<uint32_t> user_begin;      // like input_begin; empty before link_users()
   std::vector<NodeId> users;             // the users of node 0, then of node 1, ...; in graph order
@@ -68,9 +68,9 @@ struct Graph {
   }
 };
 
-// For each node i, the nodes whose values may be freed after it: dead[begin[i] .. begin[i + 1]).
+// The nodes whose values may be freed after node i has run are dead[begin[i] .. begin[i + 1]).
 struct LastUses {
-  std::vector<uint32_t> begin;  // index: node; has one more element
+  std::vector<uint32_t> begin;  // index: node; ends with the size of `dead`
   std::vector<NodeId> dead;     // in the order of the inputs of node i
 };
 

@@ -24,11 +24,11 @@ class Id {
 };
 
 using NodeId = Id<struct NodeTag>;            // a node of a Graph, numbered in graph order
-using PartitionId = Id<struct PartitionTag>;  // a partition, numbered by first appearance
+using PartitionId = Id<struct PartitionTag>;  // a partition, numbered in order of first use
 using StringId = Id<struct StringTag>;        // a string of a StringPool
 using ObjectId = Id<struct ObjectTag>;        // an object in a table of the caller, by identity
 using ModuleId = Id<struct ModuleTag>;        // a module of a ModuleTree
-using FrameId = Id<struct FrameTag>;          // a call of a module, numbered by entry; 0: the root
-using PlannedId = Id<struct PlannedTag>;      // a node that an Outline plans, numbered by creation
+using FrameId = Id<struct FrameTag>;          // a call of a module, in order of calls; 0: the root
+using PlannedId = Id<struct PlannedTag>;      // a node that unflatten plans, in creation order
 
 }  // namespace fxpress::core

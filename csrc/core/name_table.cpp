@@ -17,7 +17,7 @@ bool is_legal(std::string_view text) {
          std::all_of(text.begin(), text.end(), is_name_part);
 }
 
-// Returns `text` with each run of characters that identifiers cannot contain as one underscore.
+// Returns `text` with one underscore in place of each run of characters that are illegal in names.
 std::string legalize(std::string_view text) {
   std::string out;
   out.reserve(text.size() + 1);

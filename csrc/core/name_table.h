@@ -20,26 +20,26 @@ class NameTable {
  public:
   explicit NameTable(StringPool& pool) : pool_(pool) {}
 
-  // Declares `name` a keyword or builtin. create() adds a number to this name.
+  // Declares that `name` is a keyword or builtin. create() then adds a number to the name.
   void forbid(StringId name);
 
   // Starts an empty namespace.
   void begin_graph();
 
   // Creates a name from `candidate`. Each run of characters outside of [0-9a-zA-Z_] becomes one
-  // underscore. If the name is in use, its number is added or increased until it is free. exempt:
-  // allow a name declared by forbid(), because the object to name is this builtin.
+  // underscore. While the name is in use, appends a number, or increases the number at its end.
+  // exempt: allow a name declared by forbid(), because the object to name is this builtin.
   StringId create(StringId candidate, bool exempt = false);
 
   // Returns `candidate` with illegal characters replaced by underscores.
   StringId legal(StringId candidate) { return parse(candidate).candidate; }
 
   // Sets the result of parse(raw). The caller parses non-ASCII text by Python's regular
-  // expressions, which know more digits than parse(). number: a result of number(), or kNoNumber.
+  // expressions, which match more digits than parse(). number: a result of number(), or kNoNumber.
   void define(StringId raw, StringId candidate, StringId base, int64_t number);
 
-  // Returns the base names whose last number, count(), has changed since forget_changes() or
-  // begin_graph(), in the order of their first change.
+  // Returns the base names, such as "add" of "add_1", whose last number has changed since
+  // forget_changes() or begin_graph(), in the order of their first change. count(): this number.
   std::span<const StringId> changed_bases() const { return changed_; }
   int64_t count(StringId base) const { return counts_[base.value()]; }
   void forget_changes();
@@ -58,7 +58,7 @@ class NameTable {
   struct Parsed {
     StringId candidate;          // the legal name; invalid if not parsed yet
     StringId base;               // `candidate` without "_<number>"
-    int64_t number = kNoNumber;  // of "_<number>", encoded by number()
+    int64_t number = kNoNumber;  // the number at the end, encoded by number()
   };
 
   Parsed parse(StringId raw);
@@ -74,7 +74,7 @@ class NameTable {
   std::vector<uint32_t> changes_;   // index: base string; value of round_ when added to changed_
   std::vector<int64_t> counts_;     // index: base string; its last number in this graph
   std::vector<StringId> changed_;   // base strings whose counts changed in this round, in order
-  FlatMap numbered_;                // from (base string, number) to the string with both
+  FlatMap numbered_;                // from (base string, number) to "<base>_<number>"
   uint32_t epoch_ = 1;              // incremented by begin_graph()
   uint32_t round_ = 1;              // incremented by forget_changes()
 };

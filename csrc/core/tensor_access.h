@@ -25,8 +25,8 @@ inline constexpr const char* kTensorFactsCapsule = "fxpress.tensor_facts.1";
 
 // Returns a new fake tensor (a PyObject*) with the class, sizes, strides, offset, dtype, device and
 // requires_grad of `fake`, but without its Python attributes. storage: a torch.UntypedStorage, or
-// null for a new storage of the same size. protects: whether access to the data of the result is an
-// error. Returns null with a Python exception set on errors. Requires the GIL.
+// null for a new storage that is as large as the old one. protects: whether access to the data of
+// the result is an error. Returns null with a Python exception set on errors. Requires the GIL.
 using FakeLike = void* (*)(void* fake, void* storage, bool protects);
 
 // The name of the capsule that contains a FakeLike.

@@ -25,7 +25,7 @@ bool is_op(PyObject* op, PyObject* name) {
 Builder::Builder(PyObject* module, PyObject* graph) : plan_(std::make_unique<Plan>()) {
   plan_->graph = Ref::borrow(graph);
   plan_->kernels = kernels_version();
-  plan_->operators = operators_gone();  // read before find_operator() is called
+  plan_->operators = operators_gone();  // first, so that later removals are noticed
   add_module(module, kNone, nullptr, kNone);
 }
 
@@ -191,7 +191,7 @@ bool Builder::try_inline(Open& open, const NodeGuard& guard) {
   const auto same = [&](const Open& other) { return other.root == enter.root; };
   if (std::any_of(stack_.begin(), stack_.end(), same)) return false;
   const bool keywords = PyDict_GET_SIZE(guard.kwargs.get()) != 0;
-  const NodeRange range = add_nodes(callee.graph);  // plan_->nodes grows: `guard` is invalid
+  const NodeRange range = add_nodes(callee.graph);  // may move nodes, so `guard` is invalid
   enter.nodes_begin = range.begin;
   enter.nodes_end = range.end;
   if (keywords) {
@@ -270,8 +270,8 @@ bool Builder::bind_arguments(Open& open, const NodeGuard& guard, const Enter& en
   });
 }
 
-// Returns whether an instruction of the inlined graph sets the value, and not the look-ahead. Then
-// the value's slot can also store the result of the call, if Python makes the call.
+// Returns whether an instruction of the inlined graph computes the value during a run. (A get_attr
+// or constant is read earlier.) If so, a call by Python can store its result in the value's slot.
 bool Builder::is_made_in(const Open& open, uint32_t value) const {
   if (value == kNone || values_[value].definition == kNone || values_[value].fixed) return false;
   return values_[value].definition > enter_instructions_[open.enter];
@@ -301,7 +301,7 @@ void Builder::add_leave(Open& open, const NodeGuard& guard) {
       caller.env[plan_->frames[open.frame].call] = made;
       return;
     }
-    ListArgument single{Expect::kTensor, false, {}};  // kTensor: not a tuple
+    ListArgument single{Expect::kTensor, false, {}};  // kTensor: one value, not a tuple
     single.elements.push_back(Element{value_of(open, value), false, {}});
     detail = append(plan_->lists, std::move(single));
   }
@@ -342,7 +342,7 @@ uint32_t Builder::child_module(uint32_t parent, PyObject* name) {
   return made;
 }
 
-// Returns the module that a dispatcher will call at this point of a run.
+// Returns the module that an InterpreterModuleDispatcher will call at this point of a run.
 uint32_t Builder::dispatched_module(uint32_t dispatcher, Enter& enter) {
   PyObject* object = plan_->modules[dispatcher].module.get();
   const Ref dict = instance_dict(object);

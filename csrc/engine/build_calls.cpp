@@ -38,7 +38,7 @@ std::pair<Expect, bool> expected(const c10::TypePtr& type) {
   }
 }
 
-// Returns `type`, or the type inside an optional, as a list type. Returns null if it is not one.
+// Returns `type`, or the type inside an Optional, as a list type; null if it is not a list type.
 const c10::ListType* list_type(const c10::TypePtr& type) {
   if (const auto* optional = type->castRaw<c10::OptionalType>()) {
     return optional->getElementType()->castRaw<c10::ListType>();
@@ -111,7 +111,7 @@ bool Builder::try_boxed(Open& open, const NodeGuard& guard) {
   for (size_t i = 0; i < parameters.size(); ++i) {
     PyObject* object = nullptr;
     if (i < positional) {
-      if (parameters[i].kwarg_only()) return false;  // Python then raises the error
+      if (parameters[i].kwarg_only()) return false;  // Python makes the call and raises an error
       object = PyTuple_GET_ITEM(args, static_cast<Py_ssize_t>(i));
     } else {
       object = PyDict_GetItemString(kwargs, parameters[i].name().c_str());

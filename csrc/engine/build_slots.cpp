@@ -92,8 +92,8 @@ void Builder::find_last_uses() {
   }
 }
 
-// If the instruction is the last that reads a value, marks the value's last occurrence in its
-// arguments as `move`. The run then moves the value out of its slot.
+// If no later instruction reads a value, marks the value's last occurrence in the arguments of this
+// instruction as `move`. The run then moves the value out of its slot.
 void Builder::mark_moves(const Instruction& instruction) {
   std::vector<uint32_t> ending;
   for (uint32_t u = instruction.uses_begin; u < instruction.uses_end; ++u) {

@@ -37,7 +37,7 @@ class Builder {
   struct Value {
     uint32_t definition;  // instruction that sets the value; kNone: an argument of the run
     uint32_t last_use;    // instruction that reads it last; kNone: none reads it
-    bool fixed;           // set by the look-ahead, so that its slot is not shared
+    bool fixed;           // its slot is not shared, because the look-ahead sets it early
   };
 
   // The range of a graph's nodes in plan_->nodes.
@@ -74,7 +74,7 @@ class Builder {
 
   // Functions in build_calls.cpp:
   // Nodes: an argument contains no node, is a node, is a tuple or list with nodes as items, or
-  // contains nodes at a deeper level.
+  // contains nodes elsewhere: in a dict, in a slice or at a deeper level.
   enum class Nodes : uint8_t { kNoNode, kSelf, kItems, kDeeper };
   Nodes nodes_in(PyObject* argument);
   bool calls_overload(PyObject* target);
@@ -100,9 +100,9 @@ class Builder {
   std::vector<uint32_t> enter_instructions_;           // by index in plan_->enters: its instruction
   std::vector<uint32_t> frame_enters_;                 // by frame: index in plan_->enters, or kNone
   std::unordered_map<PyObject*, NodeRange> ranges_;    // from graphs to their nodes
-  std::unordered_map<PyObject*, int64_t> next_calls_;  // from dispatchers to their next calls
+  std::unordered_map<PyObject*, int64_t> next_calls_;  // from dispatchers to indices of calls
   std::unordered_map<uint32_t, std::unordered_map<PyObject*, uint32_t>> children_;
-  std::map<std::pair<uint32_t, uint32_t>, uint32_t> dispatched_;  // [dispatcher, call index]
+  std::map<std::pair<uint32_t, uint32_t>, uint32_t> dispatched_;  // (dispatcher, call) -> module
   std::vector<ArgCursor> walk_;                                   // a buffer of nodes_in()
 };
 

@@ -76,8 +76,8 @@ bool is_jit_tracing() {
 }
 
 void set_python_error(const std::exception_ptr& thrown) noexcept {
-  // With symbols.plain_errors, torch raises RuntimeError for C++ exceptions of other libraries.
-  // Older releases call operators through pybind11, which converts these exceptions as below.
+  // If symbols.plain_errors is true, torch raises RuntimeError for exceptions that it does not
+  // define. Older releases call operators through pybind11, which converts them as below.
   try {
     if (symbols.plain_errors == Py_True) return torch::translate_exception_to_python(thrown);
     std::rethrow_exception(thrown);

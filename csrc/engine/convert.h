@@ -23,7 +23,7 @@ std::optional<c10::IValue> constant_value(const c10::Argument& argument, PyObjec
 bool takes_numbers_as_tensors(const c10::FunctionSchema& schema);
 
 // Calls an operator for which takes_numbers_as_tensors() is true. During this call, torch allows a
-// Python kernel to receive numbers and to return one.
+// Python kernel to receive numbers and to return a number.
 void call_with_numbers(const c10::OperatorHandle& op, c10::Stack& stack);
 
 Ref value_to_object(c10::IValue value);

@@ -9,7 +9,7 @@ namespace fxpress::engine {
 
 namespace {
 
-// Maps a forward function to how it was registered. The functions are never released.
+// The functions that register_forward() has registered. They are never released.
 std::unordered_map<PyObject*, Forward>& forwards() {
   static auto* table = new std::unordered_map<PyObject*, Forward>;
   return *table;
@@ -44,7 +44,7 @@ void refresh_dict(ModuleRef& ref) {
     ref.plain_attributes = ref.plain_dict = false;
     return;
   }
-  // The __dict__ of a dispatcher contains a counter that changes in each run, so it is not cached.
+  // A dispatcher's __dict__ is not cached, because it contains a counter that each run changes.
   if (!is_dispatcher(ref.forward)) ref.dict_version = dict_version(dict);
   ref.parameters = readable_table(dict, names.module_dict_parameters);
   ref.buffers = readable_table(dict, names.module_dict_buffers);
@@ -158,7 +158,7 @@ PyObject* plain_children(const ModuleRef& ref, PyObject* name) {
 bool in_place(Plan& plan, uint32_t index) {
   ModuleRef& ref = plan.modules[index];
   if (ref.checked == plan.walk) return ref.in_place;
-  // The recursion is as deep as a target has dots, because callers' modules are checked already.
+  // Recurses once per dot of a target at most, because the modules of callers are already checked.
   const bool found =
       ref.parent == kNone ||
       (in_place(plan, ref.parent) && find_child(ref, plan.modules[ref.parent]) == ref.module.get());

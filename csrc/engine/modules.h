@@ -1,5 +1,5 @@
-// Handles modules of a plan: versions of dicts, counters of dispatched calls, and checks whether a
-// module is unchanged and may be inlined. All functions except CallCounters::set() require the GIL.
+// Checks whether the modules of a plan are unchanged and may be inlined. Provides versions of dicts
+// and counters of dispatched calls. All functions except CallCounters::set() require the GIL.
 #pragma once
 
 #include <cstdint>
@@ -29,12 +29,12 @@ bool is_version(PyObject* dict, uint64_t version);
 // `__dict__`, which does not change a watched dict.
 void forget_dicts();
 
-// Counts the dispatched calls of runs.
+// Counts the calls of InterpreterModuleDispatchers.
 //
-// Each call of a dispatcher runs the next module in its `_call_modules`; after the last, the first.
-// It counts in an attribute, which concurrent threads would overwrite. A run therefore reads
-// the attribute once, counts in this object, and writes the attribute at its end. Overlapping runs
-// of one thread, in hooks or in several greenlets, share one object.
+// Each call of a dispatcher runs the next module in its `_call_modules`, then again the first one.
+// The dispatcher counts calls in an attribute, which concurrent threads would overwrite. A run
+// therefore reads the attribute once, counts in this object, and writes the attribute at its end.
+// Overlapping runs of one thread, in hooks or in several greenlets, share one object.
 class CallCounters {
  public:
   struct End {
@@ -90,7 +90,7 @@ void refresh(ModuleRef& ref);
 // getattr() finds `name` elsewhere. Requires an up-to-date `ref`.
 PyObject* plain_children(const ModuleRef& ref, PyObject* name);
 
-// Returns whether a module's path still leads to it. If so, calls refresh(); else sets plan.stale.
+// Returns whether a module is still at its path. If so, calls refresh(). If not, sets plan.stale.
 bool in_place(Plan& plan, uint32_t index);
 
 // Returns whether a call of this module only calls its forward().

@@ -15,10 +15,10 @@ namespace fxpress::engine {
 
 namespace {
 
-// A removed operator, in a linked list from the last to the first. The list is never freed, so that
-// any thread, also in a forked child, can read it without a lock.
+// A removed operator, in a linked list that begins with the last removal. The list is never freed,
+// so that any thread, also in a forked child, can read it without a lock.
 struct Gone {
-  size_t op;        // id_of() of the operator; a later operator may get the same
+  size_t op;        // id_of() of the operator; a later operator may get the same id
   uint64_t number;  // position in the order of removals, from 1
   const Gone* before;
 };

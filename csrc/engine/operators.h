@@ -34,8 +34,8 @@ Ref living_callee(PyObject* callee);
 // GIL, as do find_operator, living_callee and may_run_python.
 uint64_t kernels_version();
 
-// Returns whether the operator may run Python code. An operator of aten may if it has a Python
-// kernel. All operators of other namespaces (custom operators, prims) may.
+// Returns whether the operator may run Python code. This is true for an operator of aten with a
+// Python kernel, and for all operators of other namespaces (custom operators, prims).
 bool may_run_python(const c10::OperatorName& name);
 
 }  // namespace fxpress::engine

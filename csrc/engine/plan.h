@@ -19,7 +19,7 @@ enum class Kind : uint8_t {
   kConstant,  // a constant argument of an inlined submodule
   kEnter,     // call_module that is inlined; the instructions of its graph follow
   kLeave,     // output of an inlined submodule
-  kPass,      // output of an inlined submodule that is already in its slot
+  kPass,      // like kLeave, if the output is already in its slot
   kBoxed,     // call of an operator through the dispatcher
   kGetItem,   // operator.getitem with a constant index
   kInt,       // arithmetic operation on two ints
@@ -44,7 +44,7 @@ struct Use {
 
 struct Instruction {
   Kind kind;
-  bool runs_python;     // a kBoxed after which the run looks ahead again
+  bool runs_python;     // whether a kBoxed may run Python code
   uint32_t frame;       // index in `frames`: the call in which the node runs
   uint32_t guard;       // index of the node in `nodes`
   uint32_t out;         // slot of the result; kNone if nothing reads it
@@ -65,7 +65,7 @@ enum class Expect : uint8_t {
   kNothing,  // only Python can pass the value
 };
 
-// An item of a list argument that contains nodes.
+// An item of a ListArgument, which is a list or tuple with nodes as items.
 struct Element {
   uint32_t slot;         // slot of the item; kNone if it is a constant
   bool move;             // whether this is the last use of the slot
@@ -73,7 +73,7 @@ struct Element {
 };
 
 struct ListArgument {
-  Expect element;                 // type of the items: kTensor or kInt
+  Expect element;                 // kTensor, kInt: type of the items; kNothing: a tuple
   bool optional;                  // whether items may be None, as in Tensor?[]
   std::vector<Element> elements;  // the items of the list, in order
 };
@@ -129,11 +129,11 @@ struct ModuleRef {
   uint32_t item = kNone;                 // index in the _call_modules of the parent, a dispatcher
   uint32_t checked = 0;                  // Plan::walk when the path was checked last
   bool in_place = false;                 // whether the path led to the module in the last check
-  uint64_t holder_version = 0;           // version of the parent's _modules that contained it
+  uint64_t holder_version = 0;           // version of the parent's _modules when it had `name`
   unsigned int name_type_version = 0;    // version of the parent's class when it lacked `name`
   uint64_t name_dict_version = 0;        // version of the parent's __dict__ when it lacked `name`
-  uint64_t name_parameters_version = 0;  // version of the parent's parameters; as before
-  uint64_t name_buffers_version = 0;     // version of the parent's buffers; as before
+  uint64_t name_parameters_version = 0;  // version of the parent's _parameters without `name`
+  uint64_t name_buffers_version = 0;     // version of the parent's _buffers without `name`
   PyObject* dict = nullptr;              // the module's __dict__ at the last refresh(), borrowed
   uint64_t dict_version = 0;             // version of `dict`; 0: nothing is cached
   bool plain_dict = false;               // whether no entry of __dict__ changes calls of the module

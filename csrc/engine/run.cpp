@@ -13,8 +13,8 @@ namespace fxpress::engine {
 
 namespace {
 
-// How many instructions a run looks ahead. After an instruction that needed Python: kShortWindow.
-// Each stretch without such an instruction doubles the number, up to kLongWindow.
+// A run looks ahead kShortWindow instructions after an instruction that needed Python. Each time
+// that no instruction has needed Python, the run doubles the number, up to kLongWindow.
 constexpr uint32_t kShortWindow = 8;
 constexpr uint32_t kLongWindow = 1U << 20;
 
@@ -33,8 +33,8 @@ bool has_global_hooks() {
   return false;
 }
 
-// Returns whether a mode intercepts operators. Boxed calls reach modes too, but modes must receive
-// the arguments exactly as Python passes them.
+// Returns whether a mode intercepts operators. Calls through the dispatcher reach modes too, but
+// modes must receive the arguments exactly as Python passes them.
 bool has_modes() {
   using c10::impl::tls_is_dispatch_key_included;
   return at::impl::PythonTorchFunctionTLS::stack_len() > 0 ||
@@ -169,7 +169,7 @@ Run::Stretch Run::look_ahead() {
   return stretch;
 }
 
-// Reads an attribute, or checks an inlined module, before the stretch begins. Returns false if the
+// Reads an attribute, or checks an inlined module, while the run has the GIL. Returns false if the
 // instruction needs Python.
 bool Run::preload(uint32_t index) {
   const Instruction& instruction = plan_.instructions[index];
@@ -199,8 +199,7 @@ void Run::read_ahead(const Instruction& instruction, Ref value) {
   store_object(slot, std::move(value));
   read_ahead_.push_back(static_cast<uint32_t>(&instruction - plan_.instructions.data()));
   // When the reference count of a tensor falls to 1, torch acquires the GIL to release its Python
-  // object. During the stretch, the reference in held_ prevents this. It is dropped later, with the
-  // GIL.
+  // object. The reference in held_ prevents this until forget_ahead(), which requires the GIL.
   if (slot.state == State::kNative && slot.value.isTensor()) held_.push_back(slot.value);
 }
 

@@ -14,8 +14,8 @@
 namespace fxpress::engine {
 
 // A run repeats two phases. With the GIL, it looks ahead: it reads attributes and checks inlined
-// modules until the next instruction that needs Python. Without the GIL, it executes the
-// instructions before it ("the stretch"). The next look-ahead sees all changes by Python code.
+// modules, up to the next instruction that needs Python. Without the GIL, it then executes the
+// instructions up to there ("the stretch"). The next look-ahead sees all changes by Python code.
 //
 // A Run must be on the heap, because greenlets move the stack.
 class Run {
@@ -105,7 +105,7 @@ class Run {
   uint32_t event_ = 0;                 // the first of plan_.events that is at least ip_
   uint32_t window_ = kNone;            // number of instructions to look ahead
   uint32_t hint_ = 0;                  // index of the use that value_of() tries first
-  uint32_t ticks_ = 0;                 // number of operator calls; each fourth reads the clock
+  uint32_t ticks_ = 0;                 // number of operator calls; each fourth call reads the clock
   int64_t polled_ = 0;                 // time of the last signal check, in milliseconds
   bool blocked_ = false;               // native() stopped at an instruction that needs Python
   bool ran_python_ = false;            // Python code may have run in the stretch

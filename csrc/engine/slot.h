@@ -31,10 +31,11 @@ bool is_plain(const at::Tensor& tensor);
 // Returns the state for an operator's result: kNative or kForeign.
 State classify(const c10::IValue& value);
 
-// Returns whether Python code may change the value. Then all its uses must get the same object.
+// Returns whether Python code may change the value. If so, all its uses must get the same object.
 bool is_mutable(const c10::IValue& value);
 
-// Stores an object in an empty slot. Tensors, None and numbers become kNative.
+// Stores an object in an empty slot. Plain tensors, None, bools, floats and ints of at most 64 bits
+// become kNative. All other objects become kObject.
 void store_object(Slot& slot, Ref object);
 
 // Stores the result of an operator in an empty slot. Does not require the GIL.

@@ -63,7 +63,7 @@ Ref Run::call(const Instruction& instruction, PyObject* callee, PyObject* args, 
 Ref Run::call_module(const Instruction& instruction, PyObject* args, PyObject* kwargs) {
   const Ref module = load(instruction);
   PyObject* callee = module.get();
-  // A kCounting dispatcher reads CallCounters. A kDispatcher reads its attribute, set below.
+  // A kCounting dispatcher reads CallCounters. A kDispatcher reads an attribute that is set below.
   const bool dispatches = forward_of(Py_TYPE(callee)) == Forward::kDispatcher;
   const int64_t index = dispatches ? scope_->next(callee) : -1;
   if (index < 0) return call(instruction, callee, args, kwargs);
@@ -105,7 +105,6 @@ Ref Run::load(const Instruction& instruction) {
   return call(instruction, symbols.fetch_attr, args.get(), nullptr);
 }
 
-// Returns the value of `node` as a Python object.
 Ref Run::value_of(const Instruction& instruction, PyObject* node) {
   // Most nodes are requested in the order of the instruction's uses.
   const uint32_t count = instruction.uses_end - instruction.uses_begin;

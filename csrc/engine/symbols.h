@@ -18,7 +18,7 @@ struct Symbols {
 
 extern Symbols symbols;  // never released
 
-// Sets `symbols`, and shares `tables` of fx. Python code calls this function after importing _aten.
+// Sets `symbols`, and calls fx::adopt_tables(tables). Python code calls this after importing _aten.
 void initialize_symbols(PyObject* objects, PyObject* tables);
 
 // Returns a field of a node, borrowed; null if the field was never set.
