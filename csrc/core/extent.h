@@ -8,7 +8,7 @@
 
 namespace fxpress::core {
 
-// Returns the bytes from the start of a storage to the end of a view; 0 if the view is empty.
+// Returns the size in bytes of a storage up to the end of a view; 0 if the view is empty.
 // Returns nullopt if a number is negative, or if the result overflows 64 bits. `sizes` and
 // `strides` have the same length. `strides` and `offset` count elements of `item` bytes.
 inline std::optional<uint64_t> bytes_needed(std::span<const int64_t> sizes,

@@ -3,7 +3,7 @@
 // torch.fx declares args as a tuple and kwargs as a dict, but accepts any object: a list assigned
 // to node.args stays a list, and None or a number is accepted too. torch.fx copies the arguments of
 // a new node, but other code can change lists in them later. An argument may therefore contain
-// itself, or contain one container many times; then it has exponentially many paths.
+// itself, or contain one container many times, which gives exponentially many paths.
 #pragma once
 
 #include <memory>
@@ -124,7 +124,7 @@ class ArgTrail {
 
 // Calls visit(node) for every node in `root`, in the order of torch.fx.map_arg: tuples, lists, dict
 // values and slices are entered; other objects are leaves. A container that occurs several times is
-// visited at least once. `visit` must not run Python code, except to raise an error, because the
+// entered at least once. `visit` must not run Python code, except to raise an error, because the
 // walk does not own references. Does not recurse.
 template <class Visit>
 void visit_nodes(PyObject* root, std::vector<ArgCursor>& stack, Visit visit) {

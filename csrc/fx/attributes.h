@@ -19,8 +19,8 @@ Ref new_module(PyTypeObject* type);
 void register_parameter(PyObject* module, PyObject* name, PyObject* value);
 void register_buffer(PyObject* module, PyObject* name, PyObject* value, bool persistent);
 
-// Copies the entries of `body` into `target`. A copied container is new and empty. Other values are
-// shared.
+// Copies the entries of `body` into `target`. Each container in `body` becomes a new, empty
+// container in `target`. Other values are shared.
 void fill_fresh(PyObject* target, PyObject* body);
 
 // Resolves dotted paths from a root module. Caches the objects along the paths, so that common
@@ -49,7 +49,7 @@ class AttributePaths {
   Ref root_;                     // the module at which paths start
   core::TextMap<Ref> prefixes_;  // from paths to modules
   core::TextMap<Ref> atoms_;     // from names in paths to Python strings
-  std::string last_path_;        // path without its last name, of the last call
+  std::string last_path_;        // the path of the last call, without its last name
   PyObject* last_ = nullptr;     // object at last_path_, owned by prefixes_
 };
 

@@ -372,7 +372,7 @@ class Generator {
   void emit_function(NodeId id, PyObject* node, PyObject* target, PyObject* args,
                      PyObject* kwargs) {
     if (symbols.boxed_arguments == Py_True && has_boxes(node, target)) throw NotPlain();
-    const TargetText text = describe_target(target);  // a copy: a later call overwrites the result
+    const TargetText text = describe_target(target);  // copied, as later calls overwrite the result
     if (text.kind == TargetKind::kOperator) {
       start_assignment(id);
       append_format(text.text, args);
@@ -441,7 +441,7 @@ class Generator {
   // ---- joining the parts of the source ----
 
   PythonSource assemble() {
-    // torch's generator appends this comment to each statement, to find the statement's line.
+    // torch's generator numbers lines by such comments. Only it can handle a body that has one.
     if (body_.find("# COUNTER: ") != std::string::npos) throw NotPlain();
     std::string wrap;
     for (const std::string& function : wrapped_) {
@@ -514,7 +514,7 @@ class Generator {
     }
   }
 
-  std::optional<TreeInputs> tree_;        // how inputs are flattened; empty if they are not
+  std::optional<TreeInputs> tree_;        // how inputs are flattened; empty without flattening
   ReadGraph source_;                      // inputs are in the order of Node.all_input_nodes
   core::LastUses dying_;                  // nodes whose values are used for the last time
   NameWriter names_;                      // names of nodes and globals

@@ -83,8 +83,8 @@ bool has_tables() {
 
 // ---- ComputedAttribute ----
 
-// Finds `name` among the parameters, buffers and children in a module's __dict__, which may be of
-// any subclass of dict. Returns a new reference, or null with or without an error.
+// Finds `name` in the dicts of parameters, buffers and children in a module's __dict__. They may
+// be of any subclass of dict. Returns a new reference, or null with or without an error.
 PyObject* registered(PyObject* dict, PyObject* name) {
   for (PyObject* role :
        {names.module_dict_parameters, names.module_dict_buffers, names.module_dict_modules}) {
@@ -155,8 +155,8 @@ PyObject* own_value(PyObject* self, PyObject* instance) {
   return value;
 }
 
-// Returns whether the class still has the descriptor after materialize(). Then the attribute does
-// not exist. This happens if a registration hook reads the attribute while the module is
+// Returns whether the class still has the descriptor after materialize(). If so, the attribute
+// does not exist. This happens if a registration hook reads the attribute while the module is
 // constructed, if the class is a copy, or if a buffer has the descriptor's name.
 bool still_deferred(PyObject* self, PyObject* owner) {
   return _PyType_Lookup(as_type(owner), name_of(self)) == self;

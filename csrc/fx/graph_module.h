@@ -27,8 +27,8 @@ struct GraphModuleOptions {
   PyObject* renamed = nullptr;  // dict from targets in the graph to targets in the root
 };
 
-// Creates torch.fx.GraphModule(root, graph) without generating code. Copies the attributes that the
-// graph uses from `root`. Copies renamed attributes last.
+// Creates torch.fx.GraphModule(root, graph) without generating code. Copies from `root` the
+// attributes that the graph uses. Copies renamed attributes last.
 Ref make_graph_module_of(PyObject* root, PyObject* graph, const GraphModuleOptions& options = {});
 
 // Appends the direct children of `module` that are GraphModules without deferred code. The creator

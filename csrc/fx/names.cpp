@@ -51,7 +51,7 @@ NameWriter::NameWriter(Forbidden forbidden)
 
 NameWriter::~NameWriter() {
   if (tables_->pool.size() > kRememberedNames) return;
-  // The cache must not keep functions alive, which are keys of by_target.
+  // by_target has functions as keys, and the cache must not keep functions alive.
   tables_->by_target = {};
   std::swap(spare(forbidden_), tables_);
 }

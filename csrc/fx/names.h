@@ -22,8 +22,8 @@ class NameWriter {
   NameWriter(const NameWriter&) = delete;
   NameWriter& operator=(const NameWriter&) = delete;
 
-  // Starts an empty namespace. If there are many names, forgets them and invalidates their ids: a
-  // call that writes a million nodes into small graphs must not store a million names.
+  // Starts an empty namespace. If there are many names, forgets them and invalidates their ids,
+  // because a call that writes a million nodes into small graphs must not store a million names.
   void begin_graph();
 
   core::NameTable& table() { return tables_->names; }

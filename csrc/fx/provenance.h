@@ -13,7 +13,7 @@ struct ProvenanceRules {
   Ref source_type;  // the class NodeSource
   Ref info_type;    // the class of NodeSource.node_info
   Ref attributes;   // dict of the attributes that all notes have
-  Ref keep;         // copies earlier notes: copy.deepcopy, or list to share them
+  Ref keep;         // copies a list of notes: copy.deepcopy, or `list` to share the notes
 };
 
 // The node that a note names. Its members are borrowed.
@@ -45,8 +45,8 @@ class Provenance {
  public:
   explicit Provenance(ProvenanceRules rules) : rules_(std::move(rules)) {}
 
-  // Returns a list with one note. name, target: of the node that the note names. graph_id: id() of
-  // the node's graph. earlier: the notes in the "from_node" of the node, or None.
+  // Returns a list with one note, which names the node `name`. target: the node's target. graph_id:
+  // id() of the node's graph. earlier: the notes in the node's "from_node", or None.
   Ref note(PyObject* name, PyObject* target, PyObject* graph_id, PyObject* earlier);
   // Returns a list with the note of a node that was not created from another node.
   Ref note_of_none() const { return fx::note_of_none(rules_); }

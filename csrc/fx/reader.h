@@ -19,8 +19,8 @@ struct ReadGraph {
 };
 
 enum class InputOrder : uint8_t {
-  // each occurrence in args, then kwargs, in the order of map_arg; for an output node only
-  // occurrences in the first argument, which the graph returns
+  // each occurrence of a node in args and then in kwargs, in the order of torch.fx.map_arg. In an
+  // output node, only the first argument counts, which the graph returns
   kArguments,
   kInputNodes,  // each input once, in the order of Node.all_input_nodes
 };
@@ -38,7 +38,7 @@ enum class InputOrder : uint8_t {
 template <class Visit>
 void walk_nodes(PyObject* root, Visit visit) {
   const Ref root_op = node_field(root, symbols.node_op);
-  PyObject* earlier = root;  // an earlier node; the walk reaches it again in a cycle (Brent)
+  PyObject* earlier = root;  // an earlier node, which a walk in a cycle reaches again
   Ref node = node_field(root, symbols.node_next);
   for (size_t step = 1; node.get() != root; ++step) {
     if (node.get() == earlier || !is_node(node.get()) ||

@@ -68,9 +68,9 @@ class LocalNames {
   std::array<bool, 1024> seen_{};        // [trait]: whether a local name has this trait
 };
 
-// Returns whether a word without a mark equals a local name. This is possible: a placeholder may be
-// named like a global (`torch`, `max`), and the repr of a symbolic size may be named like a node.
-// In another text of the same shape, the local name may be another, and the word means a global.
+// Returns whether a word without a mark equals a local name. A placeholder may be named like a
+// global (`torch`, `max`), and the repr of a symbolic size may be the name of a node. Such texts
+// have no shape, because a text of the same shape may have another local name there.
 bool mentions_local(std::string_view marked, const LocalNames& names) {
   for (size_t at = 0; at < marked.size();) {
     if (marked[at] == kLocalMark) {
@@ -84,7 +84,7 @@ bool mentions_local(std::string_view marked, const LocalNames& names) {
     }
     const size_t end = at + word.size();
     const bool attribute = at > 0 && marked[at - 1] == '.';
-    const bool keyword = marked.substr(end, 3) == " = ";  // keyword argument; variables are marked
+    const bool keyword = marked.substr(end, 3) == " = ";  // a variable would have a mark
     if (!attribute && !keyword && names.contains(word)) return true;
     at = end;
   }
@@ -120,7 +120,7 @@ std::optional<TextShape> text_shape(std::string_view marked) {
     shape.key += kLocalMark;
     shape.key += std::to_string(locals.number(name));
     shape.key += ':';
-    shape.key += std::to_string(name.size());  // determines the columns in compiled code
+    shape.key += std::to_string(name.size());  // the length shifts columns stored in compiled code
     at = mark + 1 + name.size();
   }
   if (mentions_local(marked, locals)) return {};

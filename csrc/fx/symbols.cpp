@@ -59,7 +59,7 @@ void initialize_symbols(PyObject* objects) {
       symbols.node_name,      symbols.node_next,        symbols.node_op,     symbols.node_target,
       symbols.node_type_expr, symbols.node_users,
   };
-  for (PyObject* field : fields) expect_field(field, false);  // field_of() relies on this
+  for (PyObject* field : fields) expect_field(field, false);  // field_of() requires this
   expect_field(symbols.node_erased, true);
   Py_XSETREF(no_args, check(PyTuple_New(0)));
   Py_XSETREF(no_kwargs, call(symbols.immutable_dict_type).release());

@@ -28,7 +28,7 @@ extern Names names;          // never released
 extern PyObject* no_args;    // an empty tuple
 extern PyObject* no_kwargs;  // an empty immutable dict, shared by all nodes without kwargs
 
-// Sets `symbols`, `names`, `no_args` and `no_kwargs`. Python code calls it when it is imported.
+// Sets `symbols`, `names`, `no_args` and `no_kwargs`. Called by fxpress._native.initialize().
 void initialize_symbols(PyObject* objects);
 
 // Returns a capsule with the tables of the module _native. The module _aten copies them by

@@ -171,7 +171,7 @@ void GraphWriter::register_lookup(PyObject* node, Op op, PyObject* target) {
 Ref GraphWriter::lookup_bucket(Op op, PyObject* target) {
   const Ref key = Ref::steal(PyTuple_Pack(2, op_name(op), target));
   const Ref fresh = Ref::steal(PyDict_New());
-  // PyDict_SetDefault() hashes the key only once. The hash of an operator runs Python code.
+  // The hash of an operator runs Python code, so the key is hashed only once.
   return Ref::borrow(check(PyDict_SetDefault(lookup_table_.get(), key.get(), fresh.get())));
 }
 
@@ -244,8 +244,8 @@ void GraphWriter::take_names_of_added_nodes() {
   for (auto name = added.rbegin(); name != added.rend(); ++name) take(name->get());
 }
 
-// Takes all names in used_names_, because other code has renamed nodes or created names without
-// nodes. Takes short names first, so that the last number of each base name is the highest.
+// Adds all names in used_names_ to names_, because other code has renamed nodes or created names
+// without nodes. Adds short names first, so that the last number of each base name is the highest.
 void GraphWriter::take_all_names() {
   const Ref all = Ref::steal(PySequence_List(used_names_.get()));
   const auto rank = [](PyObject* name) {

@@ -34,7 +34,7 @@ class GraphWriter {
   PyObject* graph() const { return graph_.get(); }
 
   // Appends a node. args: a tuple. kwargs: an immutable dict. inputs: the nodes in args and kwargs,
-  // in the order of visit_nodes(). meta: the dict for the node, not copied; or empty.
+  // in the order of visit_nodes(). meta: the node's meta, which is not copied, or empty.
   PyObject* create(const NewNode& node, Ref args, Ref kwargs, std::span<PyObject* const> inputs,
                    Ref meta);
 
@@ -142,7 +142,7 @@ class GraphWriter {
   NameWriter& names_;  // may be shared by several graphs of one call
   Ref graph_;          // the graph to write into
   Ref root_;           // the graph's root node, before which nodes are appended
-  Ref insert_;         // inserts a node at the graph's insert point; empty: the end
+  Ref insert_;         // function that inserts a node; if empty, nodes are added at the end
   Ref obj_to_name_;    // this and the next 2: tables of the namespace
   Ref used_names_;
   Ref base_count_;
