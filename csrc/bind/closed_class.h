@@ -40,7 +40,7 @@ inline PyObject* closed_metaclass() {
 }
 
 // Adds a pybind11 class without __new__ to the module, because `cls.__new__(cls)` would create an
-// object whose constructor has not run, and its methods would read invalid memory. A closed class
+// object whose constructor has not run and whose methods would read invalid memory. A closed class
 // cannot be subclassed either, because a subclass could skip __init__.
 template <class Type>
 pybind11::class_<Type> closed_class(pybind11::module_& module, const char* name, const char* doc) {

@@ -42,7 +42,7 @@ void bind_unflatten(py::module_& module);
 
 namespace pybind11::detail {
 
-// Converts a Ref that a bound function returns to a Python object, and an empty Ref to None.
+// Converts results of bound functions: a Ref to its object, and an empty Ref to None.
 template <>
 struct type_caster<fxpress::Ref> {
   PYBIND11_TYPE_CASTER(fxpress::Ref, const_name("object"));

@@ -45,8 +45,8 @@ PYBIND11_MODULE(_native, m) {
   bind_documents(m);
   bind_tracking(m);
   bind_process(m);
-  // initialize() adds the functions on graphs, because they need the tables of torch's objects,
-  // which it fills first.
+  // initialize() fills the tables of torch's objects. Then it adds the functions on graphs, which
+  // need these tables.
   m.def(
       "initialize",
       [](const py::dict& objects) {

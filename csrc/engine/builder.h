@@ -97,7 +97,7 @@ class Builder {
   std::unique_ptr<Plan> plan_;
   std::vector<Open> stack_;
   std::vector<Value> values_;
-  std::vector<uint32_t> enter_instructions_;           // by index in plan_->enters: its instruction
+  std::vector<uint32_t> enter_instructions_;           // index: as in plan_->enters; the kEnter
   std::vector<uint32_t> frame_enters_;                 // by frame: index in plan_->enters, or kNone
   std::unordered_map<PyObject*, NodeRange> ranges_;    // from graphs to their nodes
   std::unordered_map<PyObject*, int64_t> next_calls_;  // from dispatchers to indices of calls

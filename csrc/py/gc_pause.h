@@ -9,9 +9,9 @@
 
 namespace fxpress::cpython {
 
-// Counts the holds on a mode of the collector: paused, or rare collections. All threads share the
-// mode, which is on while a hold exists. All members require the GIL. A number, not an address,
-// identifies a hold, because greenlets move their stacks.
+// Counts the holds of one mode of the collector: paused, or with rare collections. The mode applies
+// to all threads while any thread has a hold. All members require the GIL. A number identifies a
+// hold. An address cannot, because greenlets move their stacks.
 class Holds {
  public:
   int count() const { return static_cast<int>(threads_.size()); }
@@ -28,12 +28,12 @@ class Holds {
   uint64_t next_ = 0;                            // number of the next hold
 };
 
-// Pauses the collector in all threads. The collector resumes when the last pause ends, or, after
-// ten seconds of overlapping pauses, when any pause ends. A pause sets the collector's thresholds,
-// so that gc.disable() and gc.enable() keep their effect. The split callback and reads of files
-// never run during a pause. These functions of users may: registration hooks of nn.Module, a
-// replaced nn.Module.__init__, and copy() of a meta that is not a dict. Reading a program may also
-// run torch's verifier, functions registered for pytrees and, if it is allowed, unpickling.
+// Pauses the collector in all threads. The collector resumes when the last pause ends. After ten
+// seconds of overlapping pauses, it resumes when any pause ends. A pause sets the collector's
+// thresholds, so that gc.disable() and gc.enable() keep their effect. The split callback and reads
+// of files never run during a pause. This user code may run: registration hooks of nn.Module, a
+// replaced nn.Module.__init__, and copy() of a meta that is not a dict. When a program is loaded,
+// torch's verifier, functions registered for pytrees and allowed unpickling may run too.
 //
 // Each of the extension modules _native and _aten counts its own pauses. Pauses in _aten end before
 // the GIL is released.
@@ -53,7 +53,7 @@ int gc_pauses();
 
 // Makes collections rare in all threads, by raising the collector's first threshold. Most
 // collections during a trace would free nothing, because nearly all new objects are live until the
-// graph is done. A GcPause would keep the few objects that become garbage earlier.
+// graph is done. A GcPause would free none of the few objects that become garbage.
 class RareCollections {
  public:
   RareCollections();

@@ -12,7 +12,7 @@ inline Ref instance_dict(PyObject* instance) {
   return Ref::steal(PyObject_GenericGetDict(instance, nullptr));
 }
 
-// The next two functions are used in slots of types. They do not throw, because CPython calls them.
+// CPython calls the next two functions through slots of types, so they do not throw.
 
 // Returns a new reference to dict[name]. Returns null without an error if the key is absent, and
 // null with an error if comparing keys fails, which may run Python code.

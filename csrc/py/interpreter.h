@@ -46,15 +46,15 @@ inline int optional_attr(PyObject* object, PyObject* name, PyObject** result) {
 }
 
 // Returns the __dict__ of an instance, or null without an error if there is none. The result is
-// borrowed, so the instance must not change while it is used.
+// borrowed, so the instance must not change while the dict is used.
 inline PyObject* borrowed_instance_dict(PyObject* instance) {
   PyObject** dict = _PyObject_GetDictPtr(instance);
   return dict == nullptr ? nullptr : *dict;
 }
 
 // Sets the __dict__ of a new object. Returns 0, or -1 with an error. PyObject_GenericSetDict is not
-// sufficient in 3.13: attribute access would still read the object's inline values, which are
-// empty, and not the dict.
+// sufficient in Python 3.13, because attribute access would still read the object's empty inline
+// values instead of the dict.
 inline int set_instance_dict(PyObject* object, PyObject* dict) {
 #if PY_VERSION_HEX >= 0x030D0000
   if (PyType_HasFeature(Py_TYPE(object), Py_TPFLAGS_MANAGED_DICT)) {
@@ -64,8 +64,8 @@ inline int set_instance_dict(PyObject* object, PyObject* dict) {
   return PyObject_GenericSetDict(object, dict, nullptr);
 }
 
-// Whether dicts have a version, ma_version_tag, which 3.12 deprecates and 3.13 removes. From 3.12
-// on, a watcher is notified of changes instead.
+// Whether dicts have a version, ma_version_tag, which Python 3.12 deprecates. From 3.12 on, Python
+// notifies a watcher of changes instead.
 #if PY_VERSION_HEX < 0x030C0000
 constexpr bool kDictsCount = true;
 
@@ -101,8 +101,8 @@ inline int watch_changes(void (*changes)()) {
   return watcher;
 }
 
-// Starts to watch a dict. Returns false if Python cannot watch it. One case is a __dict__ with
-// values stored inline in the object: 3.13 changes them without a notification.
+// Starts to watch a dict. Returns false if Python cannot watch it, for example if it is a __dict__
+// with values stored inline in the object, which Python 3.13 changes without a notification.
 inline bool watch_dict(int watcher, PyObject* dict) {
   if (watcher < 0 || reinterpret_cast<PyDictObject*>(dict)->ma_values != nullptr) return false;
   if (PyDict_Watch(watcher, dict) == 0) return true;

@@ -161,7 +161,7 @@ inline void fill_slot(PyObject*& slot, PyObject* objects, const char* role) {
   Py_XSETREF(slot, value);
 }
 
-// Enters one level of recursion until its destructor. Raises RecursionError at Python's limit.
+// Counts one level of recursion during its lifetime. Raises RecursionError at Python's limit.
 class RecursionGuard {
  public:
   explicit RecursionGuard(const char* where) {
@@ -172,7 +172,7 @@ class RecursionGuard {
   RecursionGuard& operator=(const RecursionGuard&) = delete;
 };
 
-// Handles signals (Ctrl-C). Must be called in loops that may take over 100 ms. step: the iteration.
+// Handles signals (Ctrl-C). Must be called in loops of over 100 ms. step: the iteration number.
 inline void poll_signals(size_t step) {
   if ((step & 0x3ff) == 0x3ff) check(PyErr_CheckSignals());
 }

@@ -45,8 +45,8 @@ class ObjectTable {
 template <class T>
 class ObjectMap {
  public:
-  // Returns the value of an object. The first call calls compute(), which may run Python code that
-  // calls get() too. The returned address stays valid.
+  // Returns the value of an object. The first call for an object calls compute(), which may run
+  // Python code that calls get() too. The returned address stays valid.
   template <class F>
   const T& get(PyObject* object, F&& compute) {
     const uint32_t known = objects_.find(object);
