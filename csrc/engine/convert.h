@@ -28,11 +28,10 @@ void call_with_numbers(const c10::OperatorHandle& op, c10::Stack& stack);
 
 Ref value_to_object(c10::IValue value);
 
-// Returns whether torch.jit.trace is active in this thread.
 bool is_jit_tracing();
 
-// Sets the same Python error as a call from Python of an operator that throws `thrown`. Requires
-// the GIL.
+// Sets the Python error that a Python caller of an operator gets if the operator throws `thrown`.
+// Requires the GIL.
 void set_python_error(const std::exception_ptr& thrown) noexcept;
 
 }  // namespace fxpress::engine

@@ -126,8 +126,8 @@ bool fits(const Plan& plan, PyObject* module, PyObject* graph) {
   return true;
 }
 
-// Keeps a plan in use during a run. Only a plan in use owns its root module. Copies of a module
-// share one graph and its plan, and an unused plan must not keep one of the copies alive.
+// Marks a plan as in use during a run. Only a plan in use owns its root module, because copies of a
+// module share one graph and its plan, and an unused plan must not keep one of the copies alive.
 class Lease {
  public:
   Lease(Ref owner, PyObject* module) : owner_(std::move(owner)), plan_(plan_of(owner_.get())) {

@@ -198,8 +198,8 @@ class ArgMapper {
   }
 
  private:
-  // A container whose children are being mapped. Owns the container: creating a named tuple or
-  // hashing a key runs Python code, which may remove the container from its parent.
+  // A container whose children are being mapped. Owns the container, because creating a named tuple
+  // or hashing a key runs Python code, which may remove the container from its parent.
   struct OpenContainer {
     ArgCursor cursor;         // at the next child to map
     Ref held;                 // owns the container

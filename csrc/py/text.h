@@ -7,7 +7,7 @@
 
 namespace fxpress::cpython {
 
-// The UTF-8 text of a str. Lone surrogates, which UTF-8 forbids, are encoded like characters.
+// The UTF-8 text of a str. Lone surrogates, which UTF-8 forbids, are encoded like other characters.
 class Text {
  public:
   explicit Text(PyObject* string) {
