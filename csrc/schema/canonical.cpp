@@ -13,8 +13,8 @@ namespace fxpress::schema {
 
 namespace {
 
-// The sort key of an input or output of the program: the rank of its type in kSpecs, then the name
-// of the parameter, buffer or constant.
+// The key by which inputs or outputs of the program are sorted: by SpecInfo::rank, then by the name
+// of the parameter, buffer or constant (empty if there is none), then by position.
 struct SortKey {
   int rank;
   std::string_view name;
@@ -75,7 +75,7 @@ class Canonicalizer {
     out_.end_record();
   }
 
-  // Writes a map sorted by its keys. If `renamed` is not null, writes the keys by their new names.
+  // Writes a map, sorted by key. If `renamed` is not null, new names replace the keys before that.
   void sorted_map(const Value& map, const Renamed* renamed) {
     std::vector<std::pair<std::string_view, const Value*>> entries;
     const auto stored = document_.children(map);
@@ -252,7 +252,7 @@ class Canonicalizer {
     return result;
   }
 
-  // Writes `value`, with new names for the graph's values that it refers to.
+  // Writes `value`, in which new names replace the names of graph inputs and node results.
   void write_renamed(const Value& value, const Renamed& renamed) {
     core::check_stack("nested values");
     const auto inside =

@@ -25,8 +25,8 @@ class UnknownName : public CanonicalError {
   using CanonicalError::CanonicalError;
 };
 
-// Returns the canonical form of an ExportedProgram. constants: names of constants, which arguments
-// use but no node or input defines. Names of constants are not changed.
+// Returns the canonical form of an ExportedProgram. constants: the names that arguments may use
+// although no node or input defines them. These names are not changed.
 Document canonicalize(const Document& program, const core::TextViewSet& constants);
 
 // Returns the canonical form of a Graph whose inputs and outputs are sorted already. Adds the old

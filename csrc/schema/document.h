@@ -1,5 +1,5 @@
-// Defines Document: a value of torch's serialization schema as a typed tree in flat arrays. JSON is
-// read into a document; schema objects, hashes and the canonical form are computed from a document.
+// Defines Document: a program, or another value of torch's serialization schema, as a tree in flat
+// arrays. Documents are read from JSON, hashed, and converted to Python objects.
 #pragma once
 
 #include <cstdint>
@@ -12,12 +12,12 @@
 
 namespace fxpress::schema {
 
-// Receives an encoded program as calls. One subclass writes JSON (json_writer.h), the other builds
-// a document.
+// Receives the values of a program in order. JsonWriter writes them as JSON, and DocumentBuilder
+// builds a document.
 //
-// A record, union, list or map is a begin call, its contents and an end call; any other value is
-// one call. The fields of a record follow in the order of the schema, each as field(position) and
-// its value.
+// For a record, union, list or map, the caller calls begin_*(), passes the contents, and calls
+// end_*(). Any other value is one call. The fields of a record are passed in the order of the
+// schema: for each field, field(position) and then the value.
 class EventSink {
  public:
   virtual ~EventSink() = default;
@@ -25,7 +25,7 @@ class EventSink {
   virtual void begin_record(const TypeInfo& type) = 0;
   virtual void field(size_t position) = 0;
   virtual void end_record() = 0;
-  // `position` is the field of the union that is set; the value of this field follows.
+  // position: which field of the union is set. The value of this field follows.
   virtual void begin_union(const TypeInfo& type, size_t position) = 0;
   virtual void end_union() = 0;
   virtual void begin_list() = 0;
@@ -34,7 +34,7 @@ class EventSink {
   virtual void key(std::string_view key) = 0;
   virtual void end_map() = 0;
 
-  // `text` is UTF-8, in which a lone surrogate is encoded as if it were a character.
+  // `text` is UTF-8, but may contain encoded lone surrogates, which strict UTF-8 forbids.
   virtual void string(std::string_view text) = 0;
   virtual void integer(int64_t value) = 0;
   virtual void big_integer(std::string_view digits) = 0;  // decimal, beyond 64 bits
@@ -59,15 +59,16 @@ enum class ValueKind : uint8_t {
 
 struct Value {
   ValueKind kind = ValueKind::kNull;
-  uint16_t type = 0;   // record, union: position of its type in the schema
-  uint32_t count = 0;  // string, big integer: number of bytes; list, map: number of values, with
-                       // keys; record: number of fields; union: position of the set field;
-                       // int: 1 for an enum member
+  uint16_t type = 0;  // record, union: position of its type in the schema
+  // String, big integer: number of bytes. Record: number of fields. List: number of items. Map:
+  // number of keys plus values. Union: position of the field that is set. Int: 1 for enum members.
+  uint32_t count = 0;
   union {
     int64_t integer = 0;  // bool, int
     double real;
-    uint64_t place;  // string, big integer: offset in Document::text_; kKept: argument of
-                     // DocumentBuilder::kept(); else: index of the first child in Document::values_
+    // String, big integer: offset in Document::text_. kKept: argument of DocumentBuilder::kept().
+    // List, map, record, union: index of the first child in Document::values_.
+    uint64_t place;
   };
 };
 
@@ -95,7 +96,7 @@ class Document {
   Field tag(const Value& value) const { return schema_->type(value.type).fields[value.count].id; }
   const Value& content(const Value& value) const { return values_[value.place]; }
 
-  // Whether all texts have passed the gate (gate.h).
+  // Whether pass_gate() (gate.h) has accepted all texts.
   bool has_passed() const { return has_passed_; }
   void set_passed() { has_passed_ = true; }
 
@@ -112,12 +113,12 @@ class Document {
 class DocumentBuilder final : public EventSink {
  public:
   explicit DocumentBuilder(const Schema& schema) : document_(schema) {}
-  // Starts with a copy of `base`. reuse() adds one of its values without changes.
+  // Starts with a copy of `base`. reuse() adds a value of `base` without changes.
   explicit DocumentBuilder(const Document& base) : document_(base) {}
   void reuse(const Value& value) { add(value); }
   // Adds a placeholder for a value that the caller stores outside the document under `number`.
   void kept(size_t number) { add({.kind = ValueKind::kKept, .place = number}); }
-  // Adds an integer that was an enum member in a schema object.
+  // Adds an integer that is an enum member in a Python object of the schema.
   void member(int64_t value) { add_integer(ValueKind::kInt, value, 1); }
   // Reserves memory for `values` values and for `text` bytes of strings.
   void reserve(size_t values, size_t text);

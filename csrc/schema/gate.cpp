@@ -62,9 +62,9 @@ bool is_part(char c, Part part) {
   return core::is_ascii(c) && (kParts[static_cast<unsigned char>(c)] & part) != 0;
 }
 
-// Whether all characters may occur in this type of text. Characters outside ASCII may occur in
-// every type: the reader has checked the UTF-8, and none of their bytes ends a name, a quoted text
-// or a line of Python or C++.
+// Whether all characters may occur in texts of type `part`. Characters outside ASCII always may,
+// because the reader has checked the UTF-8, and none of their bytes ends a name, a quoted text or a
+// line of Python or C++.
 bool is_all(std::string_view text, Part part) {
   return std::ranges::all_of(text, [&](char c) { return !core::is_ascii(c) || is_part(c, part); });
 }
@@ -128,8 +128,8 @@ bool is_state_name(std::string_view text) {
          });
 }
 
-// Whether a text may be Dynamo's path of a module: names, indices and calls joined by dots, such as
-// L['self'].layers[0], get_submodule('a') and getattr(L['self'], 'a').
+// Whether a text may be a path by which Dynamo names a module, such as L['self'].layers[0],
+// get_submodule('a') or getattr(L['self'], 'a').
 bool is_dynamo_path(std::string_view text) {
   for (size_t quote = text.find('\''); quote != std::string_view::npos;) {
     const size_t end = text.find('\'', quote + 1);
@@ -160,7 +160,7 @@ size_t find_comma(std::string_view text) {
   return text.size();
 }
 
-// Whether a text is a module stack, "key,path,class;...". The decoder checks the number of parts.
+// Whether a text may be an nn_module_stack, "key,path,class;...". The decoder counts its parts.
 bool is_module_stack(std::string_view text) {
   while (!text.empty()) {
     std::string_view entry = text.substr(0, text.find(';'));
@@ -180,7 +180,7 @@ bool is_operator(std::string_view text) {
   return is_all(text, kInOperator);
 }
 
-// Whether a text may be in sympy's notation, whose quotes contain names of symbols or digits.
+// Whether a text may be a sympy expression. Its quoted parts contain symbol names or digits.
 bool is_expression(std::string_view text) {
   bool is_quoted = false;
   char quote = 0;
@@ -201,8 +201,8 @@ bool is_expression(std::string_view text) {
   return !is_quoted && !text.empty();
 }
 
-// Whether a text may be a stack trace. Of the control characters, it may contain \n, \t and \f;
-// others could move a terminal's cursor.
+// Whether a text may be a stack trace. The only control characters that it may contain are \n, \t
+// and \f, because others could move a terminal's cursor.
 bool is_stack_trace(std::string_view text) {
   constexpr size_t kBlock = 64;
   const auto is_bad = [](char c) {
@@ -231,12 +231,12 @@ bool is_json(std::string_view text, char first) {
   return text.starts_with(first) && is_all(text, kInLine);
 }
 
-// Whether a text may be the name of an archive record, to which readers add the folder.
+// Whether a text may be the name of an archive record. Readers add the folder to this name.
 bool is_record_name(std::string_view text) {
   return archive::problem_of_name(text) == nullptr && text.find('/') == std::string_view::npos;
 }
 
-// Whether a text contains U+0080 to U+009F. Like ESC, some of them begin a terminal command.
+// Whether a text has a character from U+0080 to U+009F. Some begin a terminal command, as ESC does.
 bool has_high_control(std::string_view text) {
   for (size_t at = 0; (at = text.find('\xc2', at)) != std::string_view::npos; ++at) {
     if (at + 1 < text.size() && static_cast<unsigned char>(text[at + 1]) < 0xa0) return true;
@@ -245,8 +245,8 @@ bool has_high_control(std::string_view text) {
 }
 
 bool is_node_metadata(std::string_view key, std::string_view text) {
-  // An empty text means that there is no entry. The decoder ignores keys that are not tested below,
-  // except "from_node". Its JSON is a separate document, which passes the gate when it is read.
+  // An empty text means that the node does not have this entry. The decoder ignores the keys that
+  // are not tested below, except "from_node". Its JSON passes the gate when the decoder reads it.
   if (text.empty()) return true;
   if (has_high_control(text)) return false;
   if (key == "stack_trace") return is_stack_trace(text);
@@ -338,7 +338,7 @@ class Walk {
 
   void run() {
     const Value& root = document_.root();
-    // A document may be a plain value, which has neither a field nor a rule.
+    // The root may be a value that is not a record or union. No rule applies to such a value.
     if (root.kind == ValueKind::kRecord || root.kind == ValueKind::kUnion) {
       open(root, 0, Rule::kNone);
     }
@@ -367,8 +367,8 @@ class Walk {
         {document_.children(value), 0, type, tag, shape, value.kind == ValueKind::kMap, rule});
   }
 
-  // Visits the values of `level` until one of them opens another level. Returns whether one did;
-  // `level` is then no longer valid.
+  // Visits the values of `level` until one of them opens another level, and returns true then. The
+  // reference `level` is invalid afterwards, because open_ has grown.
   bool goes_deeper(Level& level) {
     while (level.next < level.values.size()) {
       const bool is_open = level.type != nullptr ? visit_field(level)
@@ -379,7 +379,7 @@ class Walk {
     return false;
   }
 
-  // Each visit_*() visits the next value of a level and returns whether it opened a level.
+  // Each visit_*() visits the next value of a level. It returns whether it opened another level.
   bool visit_field(Level& level) {
     const size_t position = level.next++;
     const FieldInfo& field = level.type->fields[level.tag + position];
@@ -399,7 +399,8 @@ class Walk {
     return visit(level.values[level.next++], level.shape, level.rule);
   }
 
-  // Returns the rule for a field. An enclosing kConstantInput replaces kLiteral and kNone.
+  // Returns the rule for a field. If `outer`, the rule of the value that contains the field, is
+  // kConstantInput, then it replaces the field's rules kLiteral and kNone.
   static Rule rule_in(Rule outer, const FieldInfo& field) {
     const bool is_narrower = outer == Rule::kConstantInput;
     if (is_narrower && (field.rule == Rule::kLiteral || field.rule == Rule::kNone)) return outer;

@@ -11,13 +11,12 @@
 
 namespace fxpress::schema {
 
-// Whether a text outside ASCII is an identifier; Python provides this function.
+// Whether a text with non-ASCII characters is an identifier. Python provides this function.
 using IsUnicodeIdentifier = bool (*)(std::string_view);
 
-// Whether a text is a guard on one line as torch writes it: a condition on the inputs of a program,
-// which torch runs as Python code. The grammar:
+// Whether a text is a guard on one line as torch writes it. A guard is a condition on the inputs of
+// a program. torch runs it as Python code. The grammar:
 //
-//   guard       a condition
 //   conditions  and, or, not, ==, !=, <, <=, >, >=, "a if b else c"
 //   numbers     + - * / // % ** << >> & | ^ ~. To bound the results, exponents and shift counts are
 //               sums of small numbers, inputs, sizes and floats.
@@ -27,11 +26,11 @@ using IsUnicodeIdentifier = bool (*)(std::string_view);
 //   constants   numbers, True, False, None, math.inf, strings without quotes
 bool is_guard(std::string_view text);
 
-// Whether a text passes a rule. False for kNone, and for kNodeMetadata and kGraphMetadata, which
-// test pairs of key and text.
+// Whether a text passes a rule. Always false for kNone, and for kNodeMetadata and kGraphMetadata,
+// because these two rules apply to a text together with its key.
 bool passes(Rule rule, std::string_view text, IsUnicodeIdentifier is_identifier);
 
-// Returns the rule for its name without "k", such as "Identifier"; kNone for an unknown name.
+// Returns the rule of a name such as "Identifier" (without "k"); kNone for an unknown name.
 Rule rule_named(std::string_view name);
 std::string_view name_of(Rule rule);
 // The end of the error message for a text that breaks the rule: "is not an identifier".

@@ -17,8 +17,8 @@ namespace fxpress::schema {
 namespace {
 
 constexpr std::string_view kVersion = "fxpress graph 1";
-constexpr uint32_t kNoSet = std::numeric_limits<uint32_t>::max();
-constexpr uint32_t kPending = kNoSet - 1;
+constexpr uint32_t kNoSet = std::numeric_limits<uint32_t>::max();  // Named::set before definition
+constexpr uint32_t kPending = kNoSet - 1;                          // Named::set during definition
 constexpr std::string_view kMessage = "assert_msg";
 constexpr size_t kMaxNesting = 256;  // depth of subgraphs and arguments
 
@@ -74,10 +74,8 @@ class GraphHasher {
     const Value* meta = nullptr;  // its entry in a table of the graph, such as tensor_values
     Digest maker{};               // hash of the node or input that defines it
     uint32_t index = 0;           // position among the results of the maker
-    uint32_t set = kNoSet;        // id of the set of values that may share storage with this value;
-                                  // kNoSet: not defined yet; kPending: the current node defines it
+    uint32_t set = kNoSet;        // id of the set of values that may share storage with this value
   };
-  // A graph that is being hashed.
   struct HashScope {
     core::StringPool names;
     std::vector<Named> values;  // by id in `names`
@@ -115,7 +113,7 @@ class GraphHasher {
   Digest call(const Value& entry);
   Digest range(std::string_view name, const Value& limits);
 
-  // Hashes which values share storage. sets: the set of each value, in order of use.
+  // Hashes which values may share storage. sets: for each value, the id of its set; see Named::set.
   void add_sharing(Hasher& hasher, const std::vector<uint32_t>& sets);
   uint32_t find(uint32_t set);
   uint32_t new_set();
@@ -184,8 +182,8 @@ void GraphHasher::open(HashScope& scope, const Value& graph) {
   }
 }
 
-// Completes the results of the current node or input. maker: the hash of this node or input; set:
-// the storage set of all results, or none if each result has a new set.
+// Completes the results of the current node or input. maker: the hash of this node or input. set:
+// the set of values that may share storage with all results; if empty, each result gets a new set.
 void GraphHasher::define_results(const Digest& maker, std::optional<uint32_t> set) {
   for (uint32_t i = 0; i < results_.size(); ++i) {
     Named& value = scope_->values[results_[i]];
@@ -371,7 +369,7 @@ Digest GraphHasher::node(const Value& node) {
     taken.insert(taken.end(), touched_.begin(), touched_.end());
   }
   SideEffects effects = inner_;
-  // The hasher does not track which inputs a subgraph writes or returns, so it assumes all inputs.
+  // The hasher does not track which inputs a subgraph writes or returns. It assumes all of them.
   if (effects.writes || (effects.runs_graph && returns_views(target))) aliased = taken;
   if (effects.writes) written = taken;
   effects.writes |= !written.empty();
@@ -406,7 +404,7 @@ Digest GraphHasher::node(const Value& node) {
   return made;
 }
 
-// Returns the hash of a subgraph, independent of the values that are passed to it.
+// Returns the hash of a subgraph. It does not depend on the values that callers pass to the graph.
 Digest GraphHasher::subgraph(const Value& graph) {
   core::check_stack("nested graphs");
   if (depth_ == kMaxNesting) throw CanonicalError("graphs are nested too deeply");

@@ -4,9 +4,9 @@
 //
 // Order affects the hash where it affects the result. Values that may share storage form a set.
 // After a write to a value of a set, the hash of each node that reads a value of the set covers the
-// write. The hash of a random operator covers the previous random operator, and the hash of an
-// operator with a side effect covers the previous operator with one. The hash of each node covers
-// the last call that changed a mode.
+// write. The hash of a random operator covers the previous random operator. The hash of an operator
+// with a side effect covers the previous such operator. The hash of each node covers the last call
+// that changed a mode.
 #pragma once
 
 #include <bit>
@@ -25,7 +25,7 @@ namespace fxpress::schema {
 
 using core::Digest;
 
-// Writes the values that go into a hash as bytes. The bytes of a value show where it ends:
+// Collects the bytes of the values to hash. The bytes of each value show where the value ends, so
 // different sequences of values have different bytes.
 class Hasher {
  public:
@@ -35,7 +35,7 @@ class Hasher {
   }
 
   void byte(uint8_t value) { bytes_.push_back(value); }
-  // Writes seven bits of `value` in each byte, the lowest first; the last byte is below 128.
+  // Writes `value` in LEB128: seven bits in each byte, lowest bits first.
   void size(uint64_t value) {
     for (; value >= 128; value >>= 7) byte(static_cast<uint8_t>(value | 128));
     byte(static_cast<uint8_t>(value));
@@ -90,7 +90,7 @@ struct GraphHash {
   std::vector<Digest> nodes;  // digests of the root graph's nodes, in graph order
 };
 
-// Throws CanonicalError for a name that is not defined or defined twice.
+// Throws CanonicalError for a name that is undefined or defined twice.
 GraphHash hash_program(const Document& program, const HashContext& context);
 
 }  // namespace fxpress::schema

@@ -48,7 +48,7 @@ constexpr std::array<std::string_view, 8> kOthersOfTorch = {
     "_sym_ceil", "_sym_floor", "sym_int", "sym_ite", "sym_max", "sym_min", "sym_not", "sym_sum"};
 constexpr std::array<std::string_view, 6> kMethods = {"dim",  "item",           "numel",
                                                       "size", "storage_offset", "stride"};
-// The methods that an exponent may call. numel() is missing: a product of sizes may be large.
+// Methods that exponents may call; not numel(), because a product of sizes may be large.
 constexpr std::array<std::string_view, 1> kSizes = {"size"};
 constexpr std::array<std::string_view, 5> kConstants = {"False", "None", "True", "inf", "nan"};
 
@@ -66,7 +66,7 @@ struct Known {
   int depth = 1;           // see kMaxTreeDepth
 };
 
-// Parses one guard. Every call consumes text or throws NoGuard; open_ limits the recursion.
+// Parses one guard. Each function consumes text or throws NoGuard. open_ limits the recursion.
 class GuardParser : core::Cursor<NoGuard> {
  public:
   explicit GuardParser(std::string_view text) : Cursor(text) {}
@@ -78,8 +78,8 @@ class GuardParser : core::Cursor<NoGuard> {
   }
 
  private:
-  // Counts a nested condition, factor or exponent until the result is destroyed; throws NoGuard
-  // beyond kMaxOpen.
+  // Counts a nested condition, factor or exponent while the returned object exists. Throws NoGuard
+  // if more than kMaxOpen are nested.
   core::ScopedValue<int> open() {
     if (open_ == kMaxOpen) throw NoGuard();
     return {open_, open_ + 1};
@@ -110,7 +110,7 @@ class GuardParser : core::Cursor<NoGuard> {
     deepen(known);
     return known;
   }
-  // Throws NoGuard if an operand may be a text, which `*` would repeat and `%` would format.
+  // Throws NoGuard if an operand may be a text, because `*` would repeat and `%` would format it.
   static Known of_number(Known known) {
     if (known.is_text) throw NoGuard();
     return known;
@@ -222,8 +222,8 @@ class GuardParser : core::Cursor<NoGuard> {
     if (left < 0) throw NoGuard();
   }
 
-  // Parses an exponent: a small number, a float, an input or a size. Subtracts each integer, and
-  // kUnknown for any other term, from `left`; throws NoGuard if `left` becomes negative.
+  // Parses an exponent: a small number, a float, an input or a size. Subtracts each integer in it,
+  // and kUnknown for each other term, from `left`. Throws NoGuard if `left` becomes negative.
   Known exponent(int& left) {
     const auto opened = open();
     const char first = peek();
@@ -343,8 +343,8 @@ class GuardParser : core::Cursor<NoGuard> {
     return deeper(known);
   }
 
-  // Parses (number, digits), the arguments of round(). `digits` is limited: Python computes
-  // 10**digits.
+  // Parses (number, digits), the arguments of round(). `digits` must be small, because Python
+  // computes 10**digits.
   Known rounded() {
     expect('(');
     const Known known = of_number(condition());
@@ -356,7 +356,7 @@ class GuardParser : core::Cursor<NoGuard> {
     return deeper(known);
   }
 
-  // Parses L['name'] and the accesses after it. methods: the methods that may be called.
+  // Parses L['name'] and the indices, attributes and calls of `methods` after it.
   Known source(std::span<const std::string_view> methods) {
     expect('[');
     text();
@@ -387,7 +387,7 @@ class GuardParser : core::Cursor<NoGuard> {
     }
   }
 
-  // Parses a number. Returns the value of an integer, at most kMaxExponent + 1; 0 for a float.
+  // Parses a number. Returns min(value, kMaxExponent + 1) for an integer, and 0 for a float.
   int number() {
     size_t end = end_of_digits(0);
     const size_t whole = end;
@@ -415,8 +415,8 @@ class GuardParser : core::Cursor<NoGuard> {
     return error == std::errc() ? std::min(value, kMaxExponent + 1) : kMaxExponent + 1;
   }
 
-  // Parses a string as repr() writes it. A double quote, even escaped, is an error: torch puts the
-  // guard into a message in double quotes.
+  // Parses a string as repr() writes it. Rejects double quotes, even escaped ones, because torch
+  // puts the guard into a message in double quotes.
   void text() {
     if (peek() != '\'') throw NoGuard();
     for (size_t at = 1;; ++at) {
@@ -431,7 +431,7 @@ class GuardParser : core::Cursor<NoGuard> {
     }
   }
 
-  // Parses an escape from the position after its backslash. Returns its last position.
+  // Parses an escape sequence after its backslash, from `at` on. Returns its last position.
   size_t escape(size_t at) const {
     if (at >= rest_.size()) throw NoGuard();
     const char kind = rest_[at];

@@ -17,7 +17,7 @@ Plain find_plain(std::string_view text) {
   static_assert(std::endian::native == std::endian::little);
   constexpr uint64_t kOnes = 0x0101010101010101;
   constexpr uint64_t kHighest = 0x80 * kOnes;
-  // Sets the highest bit of the first byte below `limit`. Bits set in later bytes are not used.
+  // Sets the highest bit of the first byte below `limit`, and perhaps bits of later bytes.
   const auto below = [](uint64_t word, uint64_t limit) {
     return (word - limit * kOnes) & ~word & kHighest;
   };

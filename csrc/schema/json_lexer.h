@@ -21,7 +21,7 @@ inline constexpr size_t kMaxDepth = 1000;  // nested values; Python's own reader
 // Returns a prefix of a text as printable ASCII, for an error message.
 std::string shown(std::string_view text);
 
-// The base class of readers of JSON. Throws JsonError, or LimitReached beyond the budget.
+// The base class of JSON readers. Throws JsonError, or LimitReached if the budget is exceeded.
 class JsonLexer {
  protected:
   // budget: limits the memory and the depth of values, if it is not null.
@@ -33,7 +33,7 @@ class JsonLexer {
   virtual std::string place() const = 0;
 
   [[noreturn]] void fail(const std::string& what) const;
-  // Fails with the text from offset `from` up to the next delimiter as the value that was found.
+  // Fails with a message that quotes the text from offset `from` to the next delimiter.
   [[noreturn]] void fail_expected(const char* expected, size_t from) const;
 
   void skip_space() {
@@ -71,8 +71,8 @@ class JsonLexer {
     if (budget_ != nullptr) budget_->charge(bytes);
   }
 
-  // Reads a list or object from `open` to `close`: calls read() for each item or entry, and charges
-  // `item_bytes` for each.
+  // Reads a list or object that begins with `open` and ends with `close`. For each item or entry,
+  // charges `item_bytes` to the budget and calls read().
   template <class F>
   void read_items(char open, char close, uint64_t item_bytes, F&& read) {
     enter();
@@ -87,7 +87,7 @@ class JsonLexer {
     leave();
   }
 
-  // Reads a quoted text. The result refers to the input, or to `unescaped` if it has escapes.
+  // Reads a quoted text. The result refers to the input, or to `unescaped` if the text has escapes.
   std::string_view read_string(std::string& unescaped);
   // Reads a number. Sets `whole` to whether it has neither a point nor an exponent.
   std::string_view read_number(bool& whole);

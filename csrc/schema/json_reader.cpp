@@ -16,8 +16,8 @@ namespace fxpress::schema {
 
 namespace {
 
-// The bytes charged for an item of a list or an entry of a map: its memory in the document, in the
-// builder's stack (whose capacity doubles) and, for a key, in JsonKeys.
+// The memory that is charged for a list item or a map entry: in the document, in the builder's
+// stack (whose capacity doubles) and, for a map entry, in JsonKeys.
 constexpr uint64_t kItemBytes = 2 * sizeof(Value);
 constexpr uint64_t kEntryBytes = 5 * sizeof(Value);
 
@@ -28,7 +28,7 @@ struct Step {
   bool is_key = false;         // `name` is a key
 };
 
-// Whether a number outside the range of double is too large; false if it is too small.
+// Whether a number outside the range of double is too large, rather than too close to 0.
 bool is_large(std::string_view digits) {
   const size_t mark = digits.find_first_of("eE");
   long exponent = 0;
@@ -52,7 +52,7 @@ bool is_large(std::string_view digits) {
 // The keys read from an object, to detect duplicates.
 class JsonKeys {
  public:
-  // Adds a key; returns false if it exists already. Copies the key unless it outlives this object.
+  // Adds a key, which is copied unless it outlives this object. Returns false for a duplicate.
   bool add(std::string_view key, bool outlives) {
     if (has(key)) return false;
     last_ = outlives ? key : std::string_view(copies_.emplace_front(key));

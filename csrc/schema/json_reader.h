@@ -9,7 +9,7 @@
 
 namespace fxpress::schema {
 
-// Whether brackets of a JSON text are nested deeper than `depth`, or than the free stack allows.
+// Whether brackets of a JSON text are nested deeper than `depth`, or deeper than the stack allows.
 bool is_nested_deeper(std::string_view text, size_t depth);
 
 // Reads a value of a schema type. Like torch, it ignores unknown keys, uses defaults for missing

@@ -15,7 +15,7 @@ class Buffer {
  public:
   virtual ~Buffer() = default;
   void append(std::string_view text);
-  // Returns space for `size` more bytes; advance() appends the bytes that the caller has written.
+  // Returns space for `size` more bytes. The caller writes there, and then calls advance().
   char* reserve(size_t size);
   void advance(size_t size) { size_ += size; }
   size_t size() const { return size_; }
@@ -71,7 +71,7 @@ class JsonWriter final : public EventSink {
     bool list;             // whether the open value is a list
     bool first;            // whether no item or field is written yet
   };
-  // Writes the comma before a value, unless it is not in a list or is the first. Returns out_.
+  // Writes the comma that separates a list item from the previous item. Returns out_.
   Buffer& separate();
   void add_comma();
   void open(Level level, char bracket);

@@ -1,4 +1,4 @@
-// Finds the names of the graph's values that an argument refers to.
+// Lists the names by which an argument refers to values of its graph.
 #pragma once
 
 #include <string_view>
@@ -8,7 +8,7 @@
 
 namespace fxpress::schema {
 
-// Returns the name in a TensorArgument or a similar record; an empty name for other records.
+// Returns the name in a TensorArgument, SymIntArgument or similar value; empty if it has none.
 inline std::string_view name_of(const Document& document, const Value& value) {
   if (value.kind == ValueKind::kRecord) {
     switch (static_cast<Type>(value.type)) {
@@ -35,9 +35,9 @@ inline std::string_view name_of(const Document& document, const Value& value) {
   }
 }
 
-// Appends the names that an argument refers to. For a list: one name per item, empty for an item
-// without a name. For a dict: all non-empty names in its values, or one empty text. For any other
-// argument: one name or an empty text.
+// Appends the names in an argument. For a list, even of lists: one name per item, empty for an item
+// without a name. For a dict: the names in its values, or an empty text if there are none. For any
+// other argument: its name, or an empty text if it has none.
 inline void append_names(const Document& document, const Value& argument,
                          std::vector<std::string_view>& names) {
   const Value& content = document.content(argument);

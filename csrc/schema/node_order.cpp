@@ -71,7 +71,7 @@ class NodeOrder {
     uint32_t first;  // position of its first part in parts_
   };
 
-  // Calls each(name) for each part of an argument that may have a name.
+  // Calls each(name) for each name, which may be empty, that append_names() finds.
   template <class Each>
   void for_each_name(const Value& argument, Each&& each) {
     found_.clear();
@@ -153,7 +153,7 @@ class NodeOrder {
     value.rank = ranked_++;
   }
 
-  // Whether node `a` precedes node `b` in canonical order. All arguments of both must have ranks.
+  // Whether node `a` precedes node `b` in canonical order. All their arguments must have ranks.
   bool comes_before(uint32_t a, uint32_t b) const {
     if (const auto order = target(a) <=> target(b); order != 0) return order < 0;
     const uint32_t end_of_a = first_argument_[a + 1], end_of_b = first_argument_[b + 1];

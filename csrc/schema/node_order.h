@@ -48,9 +48,9 @@ class Renamed {
   std::vector<std::string> names_;  // new names, by rank
 };
 
-// The result of order_nodes(). The canonical order is built node by node, and the results of each
-// node get the next ranks. The next node is one whose arguments all have ranks: the first by
-// target, then by the names and ranks of its arguments.
+// The result of order_nodes(), which adds node by node to `order`. The results of an added node get
+// the next numbers as ranks. The next node is chosen from those whose arguments all have ranks: the
+// first by target, then by the names and ranks of its arguments.
 struct OrderedNodes {
   Positions order;
   Renamed renamed;

@@ -14,16 +14,14 @@ namespace fxpress::schema {
 namespace {
 
 constexpr uint64_t kMost = std::numeric_limits<uint64_t>::max() / 4;  // maximum element count
-// The bytes charged for an opcode, which creates a Python object and an Item.
-constexpr uint64_t kOpcodeBytes = 96;
-constexpr uint64_t kCallBytes = 800;  // charged for a call in addition
-// The bytes charged in addition for a storage: torch's unpickler creates Python objects for it.
-constexpr uint64_t kStorageBytes = 1600;
-// The bytes charged for each item in a copy of a container.
-constexpr uint64_t kItemBytes = 64;
+// The bytes that are charged to the budget.
+constexpr uint64_t kOpcodeBytes = 96;     // for an opcode: a Python object and an Item
+constexpr uint64_t kCallBytes = 800;      // for a call, in addition to its opcode
+constexpr uint64_t kStorageBytes = 1600;  // for a storage and its Python objects, in addition
+constexpr uint64_t kItemBytes = 64;       // for each item in a copy of a container
 
-// The maximum number of keys whose hashes a file can choose: with equal hashes, the time to build a
-// dict or set is quadratic.
+// The maximum number of keys whose hashes a file can choose. If these hashes are equal, building a
+// dict or set takes quadratic time.
 constexpr size_t kMostChosen = 2000;
 
 enum class ValueType : uint8_t { kOther, kNumber, kLargeNumber, kText, kGlobal, kContainer };
@@ -62,7 +60,7 @@ bool makes_tensor(std::string_view global) {
          (name.starts_with("_rebuild") || name.ends_with("Tensor") || name.ends_with("Parameter"));
 }
 
-// The `text` of an Item for a storage. No pickle can have a global of this name.
+// The `text` of an Item for a storage. torch does not have a global of this name.
 constexpr std::string_view kStorageGlobal = "torch.storage\nstorage";
 
 // Whether a call of the class `name` copies the elements of its arguments.
@@ -74,16 +72,16 @@ bool is_hashed(std::string_view name) {
   return is_one_of(name, {"Counter", "OrderedDict", "defaultdict", "dict", "frozenset", "set"});
 }
 
-// Whether the scan knows how many elements an item has. For a tensor or a storage it does not: a
-// few bytes of a pickle can create one with many elements.
+// Whether the scan knows how many elements an item has. It does not know this for a tensor or a
+// storage, because a few bytes of a pickle can create one with many elements.
 bool has_counted_elements(const Item& item) {
   if (item.kind != ValueType::kContainer || item.text.empty()) return true;
   const std::string_view name = item.text.substr(item.text.find('\n') + 1);
   return is_sequence(name) || is_hashed(name) || name == "bytearray" || name == "encode";
 }
 
-// The opcodes that torch's weights-only unpickler accepts, and the opcodes of protocol 4, which
-// torch uses for the metadata of checkpoints.
+// The opcodes that torch's weights-only unpickler accepts, and the opcodes of protocol 4. torch
+// uses protocol 4 for the metadata of checkpoints.
 enum Opcode : unsigned char {
   kProto = 0x80,
   kStop = '.',
@@ -217,8 +215,8 @@ class Scanner {
     return count;
   }
   void put(size_t place) {
-    // A large gap between indices would waste memory in Python's memo, an array. In memo_, a hash
-    // map, a file could choose indices with equal hashes.
+    // Large gaps between indices would waste memory in Python's memo, which is an array. They would
+    // also let a file choose indices with equal hashes in memo_, which is a hash map.
     constexpr size_t kGap = 255;
     if (place > memo_.size() + kGap) fail("it leaves a gap in its memo");
     memo_.insert_or_assign(place, top());
@@ -229,8 +227,8 @@ class Scanner {
     stack_.push_back(found->second);
   }
 
-  // Counts `key` if a file can choose its hash. A file cannot choose hashes of small numbers and of
-  // texts: few 64-bit numbers share a hash, and hashes of texts depend on a secret of the process.
+  // Counts `key` if a file can choose its hash. Texts do not count, because their hashes depend on
+  // a secret of the process. Small numbers do not count, because few 64-bit numbers share a hash.
   void hash(uint32_t key) {
     const ValueType kind = items_[key].kind;
     if (kind != ValueType::kContainer && kind != ValueType::kLargeNumber) return;
@@ -369,8 +367,8 @@ void Scanner::call() {
   stack_.push_back(made);
 }
 
-// Handles the opcode BUILD. Rejects BUILD on a tensor: it calls Tensor.set_(), which enlarges a
-// storage that is too small.
+// Handles the opcode BUILD. Rejects BUILD on a tensor, because it would call Tensor.set_(), which
+// enlarges a storage that is too small.
 void Scanner::build() {
   const uint32_t state = pop();
   const Item& built = items_[top()];
@@ -388,8 +386,8 @@ const Item* Scanner::item(const Item& container, size_t position) const {
   return &items_[inside_[at].item];
 }
 
-// Rejects calls of functions that allocate as much memory as a number in the file requests. Charges
-// the copies that other calls make of their arguments.
+// Rejects calls that would allocate as much memory as a number in the file requests. For other
+// calls, charges the budget for the copies that they make of their arguments.
 void Scanner::check_call(uint32_t function, uint32_t arguments, Item& result) {
   constexpr uint64_t kArgumentBytes = 16;  // per argument: many calls may share one tuple
   const Item* called = &items_[function];
@@ -398,7 +396,7 @@ void Scanner::check_call(uint32_t function, uint32_t arguments, Item& result) {
     const size_t end = called->text.find('\n');
     const std::string_view module = called->text.substr(0, end);
     const std::string_view name = called->text.substr(end + 1);
-    // pickle writes arguments as a tuple. If a call created them, `passed` may not list them all.
+    // pickle writes a tuple of arguments. If a call made the tuple, `passed` may lack some items.
     if (passed->kind != ValueType::kContainer || !passed->text.empty()) {
       fail("it calls a function with arguments that are not a tuple");
     }

@@ -1,5 +1,5 @@
-// Measures the result of a pickle without running it. Rejects calls of functions that allocate as
-// much memory as a number in the file requests.
+// Measures the result of a pickle without running the pickle. Rejects pickles in which a number
+// decides how much memory a function allocates.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@
 
 namespace fxpress::schema {
 
-// Thrown for a pickle that is damaged or not allowed; what() is the reason: "it ends too early".
+// Thrown for a damaged or forbidden pickle. what() is the reason, such as "it ends too early".
 class PickleError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;

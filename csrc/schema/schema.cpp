@@ -38,7 +38,7 @@ Field known_field(size_t type, std::string_view name) {
   return Field::kUnknown;
 }
 
-// Fields that are not in schema.def need a rule too: schema objects contain their texts.
+// Fields that are not in schema.def need a rule too, because schema objects contain their texts.
 Rule rule_of(Field field) {
   return field == Field::kUnknown ? Rule::kLine : kKnownFields[static_cast<size_t>(field)].rule;
 }

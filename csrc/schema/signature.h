@@ -1,5 +1,5 @@
-// Describes the types of inputs and outputs of a graph signature in one table, kSpecs, by which
-// signatures are read, written, sorted, hashed and checked.
+// Describes the types of inputs and outputs of a graph signature in one table, kSpecs. Signatures
+// are read, written, sorted, hashed and checked by this table.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ enum class SpecTarget : uint8_t {
   kLiteralName,  // name of a constant input, which torch's objects store in the argument
 };
 
-// A row of kSpecs; the fields have the order of its columns.
+// A row of kSpecs. The fields are in the order of the table's columns.
 struct SpecInfo {              // NOLINT(clang-analyzer-optin.performance.Padding)
   Field tag;                   // the field of InputSpec or OutputSpec that is set
   const char* torch_name;      // the member of torch's InputKind or OutputKind
@@ -37,13 +37,13 @@ struct SpecInfo {              // NOLINT(clang-analyzer-optin.performance.Paddin
   int verifier_rank;           // sort order of outputs that torch's verifier requires
   std::string_view hash_word;  // first text of the spec's hash; a change would change all hashes
 
-  // Whether torch's InputSpec or OutputSpec has a `target`.
+  // Whether specs of this type have a `target` in torch.
   bool has_target() const {
     return target_type != SpecTarget::kNone && target_type != SpecTarget::kLiteralName;
   }
 };
 
-// torch has no InputKind for constant inputs: they are user inputs with a literal value.
+// torch has no InputKind for constant inputs. In torch, they are user inputs with a literal value.
 inline constexpr SpecInfo kSpecs[] = {
     {Field::InputSpec_user_input, "USER_INPUT", Field::UserInputSpec_arg, SpecArgument::kAny,
      Field::kUnknown, SpecTarget::kNone, 5, 0, "user"},
