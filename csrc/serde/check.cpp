@@ -31,7 +31,7 @@ bool check_call(PyObject* entry, const GraphValues& graph) {
   return true;
 }
 
-// The names of parameters, buffers and user inputs, which output specs may mutate.
+// The names of the parameters, buffers and user inputs that mutations in output specs may target.
 struct Targets {
   Ref parameters, buffers, user_inputs;  // sets of str
   Ref mutated;  // set of str: the new values in the mutations checked so far
@@ -70,7 +70,7 @@ bool check_input(PyObject* spec, PyObject* node_name, const ProgramCheck& progra
   return persistent.get() == Py_False && !stored;
 }
 
-// Whether an output spec describes `value`, which the graph returns.
+// Whether an output spec matches `value`, an output of the graph.
 bool check_output(PyObject* spec, PyObject* value, const Targets& targets) {
   const Ref argument = get_attr(spec, fx::names.arg);
   if (fx::is_node(value)) {

@@ -15,13 +15,13 @@ struct ProgramCheck {
   PyObject* constants;      // dict: constants and custom objects
   bool functional;          // if true, operators must not write their arguments
 
-  // Whether the signature and the module calls surely match the root graph. False in doubt: the
-  // caller then runs torch's verifier, which accepts the program or raises the error.
+  // Whether the signature and the module calls surely match the root graph. If it returns false,
+  // the caller runs torch's verifier, which accepts the program or raises the error.
   bool is_surely_valid(const GraphValues& graph) const;
 };
 
-// Returns check.is_surely_valid() for the root graph, the first of `graph_modules`. Also checks all
-// other graphs, and that the getitem users of each node have different indices.
+// Whether the root graph (the first of `graph_modules`) passes check.is_surely_valid(), all graphs
+// pass GraphValues::is_surely_valid(), and no two getitem users of a node have the same index.
 bool is_surely_valid(const ProgramCheck& check);
 
 }  // namespace fxpress::serde

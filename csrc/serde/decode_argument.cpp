@@ -99,7 +99,7 @@ Ref GraphDecoder::argument(const Value& value) {
         document_->schema().type(value.type).fields[value.count].name.c_str());
 }
 
-// Reads a union of a node's name and a constant, such as SymIntArgument.
+// Reads a union that contains the name of a node or a constant, such as SymIntArgument.
 Ref GraphDecoder::choice(const Value& value) {
   if (const auto name = name_in(value)) return node_reference(*name);
   if (tag_of(value) == Field::OptionalTensorArgument_as_none) return Ref::borrow(Py_None);

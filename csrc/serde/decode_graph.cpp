@@ -153,7 +153,7 @@ void GraphDecoder::read_node(const Value& value) {
   } catch (pybind11::error_already_set& error) {
     if (!error.matches(PyExc_Exception)) throw;
     const Ref failed = classes_->make(*document_, value, false);
-    // Before Python 3.12, the exception lacks its traceback, which may contain a signal handler.
+    // Before Python 3.12, the exception lacks the traceback, which may show a signal handler.
     if (error.trace()) PyException_SetTraceback(error.value().ptr(), error.trace().ptr());
     call(symbols.reading_failed, failed, error.value().ptr());
   }
@@ -190,7 +190,7 @@ PyObject* GraphDecoder::add_node(const Value& value, const Operator& target) {
   if (dict_get(meta.get(), fx::names.nn_module_stack) == nullptr) {
     check(PyDict_SetItem(meta.get(), fx::names.nn_module_stack, Ref::steal(PyDict_New()).get()));
   }
-  // Files lack metadata of get_attr nodes: copy the metadata of the node that uses the subgraph.
+  // get_attr nodes have no metadata in files. Copy the metadata of the node that uses the subgraph.
   for (PyObject* graph : graphs) {
     add_metadata(metadata, fx::node_field(graph, fx::symbols.node_meta).get());
   }
@@ -365,7 +365,7 @@ Ref GraphDecoder::take(PyObject* node, size_t index, const Value& part, const Me
   raise(symbols.serialize_error, "result %zu of node %R does not have a name", index, node);
 }
 
-// Renames a node without a result to the name of its target and "_unused", as torch does.
+// Renames a node that has no result, as torch does: to the name of its target plus "_unused".
 void GraphDecoder::name_unused(PyObject* node) {
   fx::NameWriter& writer = current().names();
   const Ref target = fx::node_field(node, fx::symbols.node_target);

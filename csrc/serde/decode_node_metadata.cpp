@@ -12,7 +12,7 @@ namespace fxpress::serde {
 
 namespace {
 
-// The estimated bytes of Python objects.
+// The estimated sizes of Python objects, in bytes.
 constexpr uint64_t kSourceBytes = 800;  // a NodeSource object
 constexpr uint64_t kEntryBytes = 300;   // an entry of a module stack: texts, tuples
 constexpr uint64_t kJsonRatio = 24;     // bytes of the parsed objects for each byte of JSON text
@@ -78,8 +78,8 @@ GraphDecoder::Metadata GraphDecoder::read_metadata(const Value& node) {
   return result;
 }
 
-// Copies the dicts and lists in `metadata`: several nodes get this metadata, and passes change the
-// dicts and lists of one node.
+// Adds `metadata` to `meta`. Copies dicts and lists, because several nodes get this metadata, and a
+// pass may change the dicts and lists of one node.
 void GraphDecoder::add_metadata(const Metadata& metadata, PyObject* meta) {
   for (const auto& [name, value] : metadata) {
     PyObject* found = value.get();
@@ -152,8 +152,8 @@ Ref GraphDecoder::source_functions(std::string_view text) {
   return Ref::borrow(known.get());
 }
 
-// Parses the JSON text of from_node: null or a list of NodeSource. The schema has no type for this
-// list, so the text is parsed as the only field of a NodeSource.
+// Parses the JSON text of from_node, which is null or a list of NodeSource. The schema has no type
+// for this list, so the text is parsed as the only field of a NodeSource, `from_node`.
 Ref GraphDecoder::node_sources(std::string_view text) {
   constexpr std::string_view kBefore = "{\"from_node\": ";
   std::string whole;

@@ -18,8 +18,8 @@ Ref GraphDecoder::graph_signature(const Value& value) {
   return call(symbols.graph_signature_type, inputs, outputs);
 }
 
-// Creates an argument that has only a name, such as a TensorArgument. Saves the time of the Python
-// constructor, because a signature has an argument for each parameter and buffer.
+// Creates an argument that has only a name, such as a TensorArgument. Does not call its
+// constructor: this is faster, and a signature has an argument for each parameter and buffer.
 Ref GraphDecoder::named_spec(PyObject* type, const Value& argument) {
   const auto name = name_in(argument);
   if (!name) raise(symbols.serialize_error, "an argument of the signature does not have a name");
@@ -45,8 +45,8 @@ Ref GraphDecoder::argument_spec(const Value& value) {
   }
 }
 
-// Returns the row of kSpecs for a spec, and the row's member of torch's InputKind or OutputKind.
-// torch has no InputKind for constant inputs: they get USER_INPUT, the member of the first row.
+// Returns the row of kSpecs for a spec, and the member of torch's InputKind or OutputKind. Constant
+// inputs do not have an InputKind in torch, so they get USER_INPUT, the member of the first row.
 std::pair<const SpecInfo&, PyObject*> GraphDecoder::spec_info(const Value& spec, const char* what) {
   const SpecInfo* info = schema::find_spec(tag_of(spec));
   if (info == nullptr) {

@@ -9,7 +9,7 @@ namespace fxpress::serde {
 
 namespace {
 
-// The estimated bytes of Python objects.
+// The estimated sizes of Python objects, in bytes.
 constexpr uint64_t kTensorBytes = 1200;
 constexpr uint64_t kNumberBytes = 500;
 constexpr uint32_t kMostDimensions = 64;  // the most that torch's operators support
@@ -36,8 +36,8 @@ Ref GraphDecoder::custom_object(const Value& record) {
   return call(symbols.custom_obj_argument_type, name, class_name);
 }
 
-// Returns an int, float, bool or symbolic number. Equal symbolic numbers share one object, but a
-// number that was created for a storage offset is only used for other storage offsets.
+// Returns an int, float, bool or symbolic number. Equal symbolic numbers share one object. An
+// object that was created for a storage offset is shared only by storage offsets.
 Ref GraphDecoder::number(const Value& value, Role role) {
   const Value& content = content_of(value);
   if (content.kind != ValueKind::kRecord) return scalar_of(content);

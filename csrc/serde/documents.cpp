@@ -77,7 +77,7 @@ bool is_unicode_identifier(std::string_view text) {
   return PyUnicode_IsIdentifier(new_text(text).get()) == 1;
 }
 
-// Returns a prefix of the text of at most `size` bytes, cut at a character boundary.
+// Returns the text if it has at most `size` bytes, else its first characters and "...".
 Ref beginning(std::string_view text, size_t size) {
   const bool is_short = text.size() <= size;
   while (!is_short && size > 0 && (static_cast<unsigned char>(text[size]) & 0xc0u) == 0x80u) --size;

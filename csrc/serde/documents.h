@@ -25,8 +25,8 @@ pybind11::list type_names(const Schema& schema);
 // Returns [(type, field, name of its gate rule or None, whether native code reads the field)].
 pybind11::list rules_of(const Schema& schema);
 
-// Checks each text by the gate rule of its field (schema/gate.h). SerializeError states the field
-// and the text. A document that has passed is not checked again.
+// Checks each text by the gate rule of its field (schema/gate.h). Raises SerializeError, with the
+// field and the text, if a text breaks its rule. Does not check a document twice.
 void pass_gate(Document& document);
 
 // Whether a str passes the gate rule with this name; KeyError for an unknown rule.
@@ -38,8 +38,8 @@ Ref first_refused(std::string_view rule, PyObject* texts);
 // Returns {name of a gate rule: error message for a text that breaks it}.
 Ref gate_rules();
 
-// Reads JSON text as a value of the named type, without the GIL. SerializeError states the path of
-// the value that is wrong. Memory is charged to `budget` unless it is null.
+// Reads JSON text as a value of the named type, without the GIL. Raises SerializeError with the
+// path of a wrong value. Charges memory to `budget` unless `budget` is null.
 Document read_document(const Schema& schema, PyObject* bytes, const std::string& type,
                        core::Budget* budget);
 
@@ -51,9 +51,9 @@ Ref read_field(const Document& document, const SchemaClasses& classes, const std
 // Converts objects of the schema's classes into a document.
 Document to_document(const Schema& schema, const SchemaClasses& classes, PyObject* object);
 
-// Returns the canonical form of `object`, an ExportedProgram of the schema. constants: names of
-// constants. AssertionError if there is none; KeyError if the signature has a name that the graph
-// lacks. If `renamed` is a dict, `object` is a Graph; fills `renamed` with {old name: new name}.
+// Returns the canonical form of `object`: an ExportedProgram or, if `renamed` is not null, a Graph.
+// Fills the dict `renamed` with {old name: new name}. constants: names of constants. AssertionError
+// if no form exists; KeyError if the signature has a name that the graph lacks.
 Ref canonical_form(const Schema& schema, const SchemaClasses& classes, PyObject* object,
                    PyObject* constants, PyObject* renamed);
 

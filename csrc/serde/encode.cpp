@@ -50,8 +50,8 @@ class BytesBuffer final : public schema::Buffer {
 // The estimated bytes of a node in a file; few nodes are larger.
 constexpr size_t kBytesPerNode = 1536;
 constexpr size_t kSmall = 4096;
-// Estimates for a document without metadata of nodes: its file has kBytesPerValue bytes for each
-// value of the document, and kBytesPerText bytes for each byte of the document's texts.
+// Estimates for a document without metadata of nodes. A file of n bytes would become a document
+// with n / kBytesPerValue values, and with texts of n / kBytesPerText bytes.
 constexpr size_t kBytesPerValue = 16;
 constexpr size_t kBytesPerText = 8;
 

@@ -93,7 +93,7 @@ void GraphEncoder::node_argument(PyObject* node) {
   value_reference(Table::kTensor, names_.tensor_name(node));
 }
 
-// Writes the attribute of a get_attr node: a subgraph, or a lowered module, encoded by Python.
+// Writes the attribute of a get_attr node: a subgraph, or a lowered module, which Python encodes.
 void GraphEncoder::attribute(PyObject* node) {
   const Ref target = fx::node_field(node, fx::symbols.node_target);
   const Ref module = names_.module() != nullptr
@@ -142,8 +142,8 @@ void GraphEncoder::dict(PyObject* dict) {
   sink_.end_map();
 }
 
-// Writes a value of a rare type. Python converts it to (field of Argument, text), or for
-// as_custom_obj to (field, name, class).
+// Writes a value of a rare type. Python returns (field of Argument, text) for the value. If the
+// field is as_custom_obj, it returns (field, name, class).
 void GraphEncoder::other_argument(PyObject* value) {
   const Ref described = call(symbols.other_argument, value, context_.objects);
   PyObject* text = PyTuple_GET_ITEM(described.get(), 1);
@@ -170,7 +170,7 @@ void GraphEncoder::list(PyObject* list, PyObject* type) {
   other_list(items);
 }
 
-// Writes an empty list. The operator's schema declares `type`, which decides the item type.
+// Writes an empty list. type: its declared type in the operator's schema, which decides the field.
 void GraphEncoder::empty_list(PyObject* type) {
   const Ref tag = call(symbols.empty_list_tag, type == nullptr ? Py_None : type);
   const auto& info = out_.schema().type(Type::Argument);
@@ -205,7 +205,7 @@ bool GraphEncoder::plain_list(PyObject* items) {
   return false;
 }
 
-// Writes a list of numbers, of symbolic numbers, or of numbers and nodes.
+// Writes a list of numbers, symbolic numbers and nodes, if one field can contain all items.
 bool GraphEncoder::number_list(PyObject* items) {
   const auto in_table = [&](PyObject* item, Table table) {
     return fx::is_node(item) && names_.resolved(item).table == table;
@@ -233,7 +233,7 @@ bool GraphEncoder::number_list(PyObject* items) {
   return false;
 }
 
-// Writes a list of numbers: a node as its name, a symbolic number (from Inductor) as text.
+// Writes a list of numbers. Writes a node by name, and a symbolic number (from Inductor) as text.
 bool GraphEncoder::numbers(Table table, PyObject* items) {
   const TableFields& fields = kTableFields[static_cast<size_t>(table)];
   const auto each = [&](PyObject* item) {
@@ -297,7 +297,7 @@ bool GraphEncoder::nested_list(PyObject* items) {
   return false;
 }
 
-// Writes a list of Inductor's buffers or None. symbols.other_list returns names of the buffers.
+// Writes a list of None and Inductor's buffers. Python's other_list() returns the buffers' names.
 void GraphEncoder::other_list(PyObject* items) {
   const Ref described = call(symbols.other_list, items);
   PyObject* texts = PyTuple_GET_ITEM(described.get(), 1);

@@ -74,7 +74,7 @@ Ref NodeNames::name_of(PyObject* argument) const {
 }
 
 void GraphEncoder::graph(PyObject* graph_module) {
-  // Python callers call on_unchanged() for the root graph.
+  // For the root graph, Python code calls on_unchanged() and then this function.
   if (depth_ == 0) return write_graph(graph_module);
   fx::on_unchanged(get_attr(graph_module, fx::names.graph).get(),
                    [&] { write_graph(graph_module); });
@@ -255,7 +255,7 @@ void GraphEncoder::inputs(const Operator& function, bool symbolic, PyObject* arg
   sink_.end_list();
 }
 
-// Writes the arguments of an OperatorKind::kSpecial node. Python prepares [(name, value, kind)].
+// Writes the arguments of an OperatorKind::kSpecial node. Python returns [(name, value, kind)].
 void GraphEncoder::special_inputs(PyObject* node) {
   const Ref inputs = call(symbols.special_inputs, node);
   sink_.begin_list();

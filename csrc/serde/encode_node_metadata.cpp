@@ -13,7 +13,7 @@ namespace fxpress::serde {
 
 namespace {
 
-// Returns dict[key], or an empty reference; owned, because Python code may change the dict.
+// Returns dict[key], or an empty Ref. The Ref owns the value, because Python may change the dict.
 Ref value_of(PyObject* dict, PyObject* key) {
   return Ref::borrow(dict_get(dict, key));
 }
@@ -141,8 +141,8 @@ void GraphEncoder::node_sources(PyObject* sources, std::string& text) {
   text += ']';
 }
 
-// Returns the number of a graph in the file. torch writes the graph's address instead; with numbers
-// from 0, equal exports have equal bytes.
+// Returns the number that identifies a graph in the file. torch writes the graph's address. fxpress
+// counts from 0, so that equal exports have equal bytes.
 int64_t GraphEncoder::graph_number(PyObject* graph_id) {
   const long long id = PyLong_AsLongLong(graph_id);
   if (id == -1) {

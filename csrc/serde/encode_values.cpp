@@ -16,7 +16,7 @@ bool is_plain_tensor(PyObject* tensor) {
 
 }  // namespace
 
-// Caches the attributes of the last device: most tensors of a program are on one device.
+// Caches the attributes of the last device, because most tensors of a program are on one device.
 void GraphEncoder::device(PyObject* device) {
   bool known = device_.get() == device;
   if (!known && device_ && Py_TYPE(device) == Py_TYPE(device_.get())) {

@@ -67,7 +67,7 @@ Ref OpenGraph::value_names() const {
 
 namespace {
 
-// Inverts a dict of ints: item i is the key of value i, or an empty reference.
+// Inverts {key: int}. Item i is the key of the value i, or empty if no key has this value.
 std::vector<Ref> by_number(PyObject* table) {
   std::vector<Ref> result;
   for (const auto& [key, number] : DictRange(table)) {
@@ -256,7 +256,7 @@ constexpr PartKind kParts[] = {
 
 }  // namespace
 
-// Decodes the document's root as a part of type `kind`. `extra` by `kind`:
+// Decodes the document's root as a part of type `kind`. Meaning of `extra`, by `kind`:
 //   node, inputs      a target: the result of Values.resolve_target()
 //   outputs           (target, node that returns the outputs)
 //   multiple_outputs  node that returns the outputs
@@ -294,7 +294,7 @@ Ref GraphDecoder::decode_part(std::string_view kind, PyObject* extra) {
   return result;
 }
 
-// Checks the root's type: Python callers choose the document, and field() does not check types.
+// Checks the root's type, because field() does not, and Python callers choose the document.
 void GraphDecoder::check_root(Type type) const {
   const Value& root = document_->root();
   const bool has_type = root.kind == ValueKind::kRecord || root.kind == ValueKind::kUnion;

@@ -65,7 +65,7 @@ class OpenGraph {
   Defined* find(std::string_view name);
   // Returns the node with this name in the file; SerializeError if no node has the name.
   PyObject* node_named(std::string_view name);
-  // Interns a name from the file that a new node requests.
+  // Interns the name that the file requests for a new node.
   core::StringId candidate(std::string_view name);
 
   // nodes(): {name in the file: node}. value_names(): list of the names in the graph's tables.
@@ -121,7 +121,7 @@ class GraphDecoder {
   void set_signature(const pybind11::object& signature);
 
  private:
-  // The metadata of a node in the file, as (key of Node.meta, value); also for its getitem nodes.
+  // The metadata that the file contains for a node and for its getitem nodes: (key in meta, value).
   using Metadata = std::vector<std::pair<PyObject*, Ref>>;
 
   // The nodes that the current node's arguments contain; all borrowed.
@@ -147,11 +147,11 @@ class GraphDecoder {
 
   // ---- calls from Python: graph_decoder.cpp ----
 
-  // Returns use(); RuntimeError if another call is running.
+  // Calls use() and returns its result. Raises RuntimeError if another call is running.
   template <class Use>
   auto use(Use use);
-  // Like use(), with `document` as the current document. keep: `document` stays alive as long as
-  // the decoder, because graphs refer to it.
+  // Like use(), with `document` as the current document. If `keep` is true, the decoder keeps
+  // `document` alive, because graphs will refer to it.
   template <class Use>
   auto read(const pybind11::object& document, bool keep, Use use);
   Ref decode_program();
@@ -205,7 +205,7 @@ class GraphDecoder {
   void input(const Value& value, size_t position);
   void outputs(const Value& graph);
 
-  // Adds a node of the file. SerializeError, with the node's text, if it cannot be read.
+  // Adds a node of the file. Raises SerializeError, with the node's text, if it cannot be read.
   void read_node(const Value& value);
   // Adds a node that calls `target`. Unlike read_node(), does not add the node's text to errors.
   PyObject* add_node(const Value& value, const Operator& target);

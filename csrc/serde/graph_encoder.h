@@ -47,14 +47,14 @@ class SchemaWriter {
     }
     sink_.end_record();
   }
-  // Writes a union with this field set; write() writes its value.
+  // Writes a union with this field set. write() writes the value of the field.
   template <class F>
   void choice(Field field, F&& write) {
     open_union(field);
     write();
     sink_.end_union();
   }
-  // Writes a list; write(item) is called for each item of a list or tuple.
+  // Writes a list or tuple as a list. Calls write(item) for each item.
   template <class F>
   void list(PyObject* items, F&& write) {
     sink_.begin_list();
@@ -63,7 +63,7 @@ class SchemaWriter {
     }
     sink_.end_list();
   }
-  // Writes a map; write(value) is called for each value of a dict with str keys.
+  // Writes a dict with str keys as a map. Calls write(value) for each value.
   template <class F>
   void map(PyObject* dict, F&& write) {
     sink_.begin_map();
@@ -77,7 +77,7 @@ class SchemaWriter {
   void string(PyObject* text) { sink_.string(Text(text).view()); }
   void key(PyObject* text) { sink_.key(Text(text).view()); }
   void integer(PyObject* value) { write_integer(value, sink_); }
-  // Writes a list with the texts of any sequence.
+  // Writes any sequence of str as a list.
   void strings(PyObject* sequence) {
     const Ref held = Ref::steal(PySequence_Tuple(sequence));
     list(held.get(), [&](PyObject* text) { string(text); });
@@ -98,7 +98,7 @@ class SchemaWriter {
   EventSink& sink_;
 };
 
-// The arguments of an encoding call besides the graph; all borrowed.
+// Arguments of the encoding functions. All references are borrowed.
 struct EncodeContext {
   PyObject* objects = nullptr;          // dict of custom objects, filled by the call
   PyObject* treespec = nullptr;         // (TreeSpec) -> str
@@ -121,8 +121,8 @@ class NodeNames {
     core::ScopedValue<PyObject*> module_;
   };
 
-  // Starts a part for encode_part(). Arguments in it may be nodes outside the current graph.
-  // merged: a dict with the contents of merged(); borrowed.
+  // Starts a part for encode_part(). Its arguments may be nodes outside the current graph. merged:
+  // a borrowed dict of the form of merged().
   void begin_part(PyObject* merged) { alone_ = merged; }
 
   // The values and the module of the current graph; borrowed.
@@ -135,7 +135,7 @@ class NodeNames {
   // Returns the name by which arguments refer to the tensor of a node; borrowed.
   PyObject* tensor_name(PyObject* node);
 
-  // Fills merged() from a graph. The signature, which is written after the graph, uses it.
+  // Fills merged() from a graph. The signature is written after the graph, and uses merged().
   void remember_merged(const GraphValues& values);
   // Returns the name in the file for the argument of a spec.
   Ref name_of(PyObject* argument) const;
@@ -161,10 +161,10 @@ class GraphEncoder {
   GraphEncoder(const GraphEncoder&) = delete;
   GraphEncoder& operator=(const GraphEncoder&) = delete;
 
-  // facts: opset_version {str: int}, range_constraints {str: (min, max)}, schema_version (major,
-  // minor), verifiers, torch_version, guards_code, metadata {str: str}, namedtuple_fields {str:
-  // names}; each is read just before it is written. All borrowed. Throws Doubtful if the context
-  // has a check and the program may be invalid.
+  // facts: a dict with opset_version {str: int}, range_constraints {str: (min, max)},
+  // schema_version (major, minor), verifiers, torch_version, guards_code, metadata {str: str} and
+  // namedtuple_fields {str: names}. Each is read just before it is written. All arguments are
+  // borrowed. Throws Doubtful if the context has a check and the program may be invalid.
   void program(PyObject* graph_module, PyObject* signature, PyObject* calls, PyObject* facts);
   // Writes one part; see encode_part() for the arguments.
   void part(std::string_view kind, PyObject* values, PyObject* results, PyObject* merged);
@@ -176,7 +176,7 @@ class GraphEncoder {
   // ---- programs and parts: encode.cpp ----
 
   void graph_module(PyObject* graph_module, PyObject* signature, PyObject* calls, PyObject* facts);
-  // Writes a node (without `with_inputs`: only its outputs); fills `results` and `merged`.
+  // Writes a node, or only its outputs if `with_inputs` is false. Fills `results` and `merged`.
   void single_node(PyObject* node, bool with_inputs, PyObject* results, PyObject* merged);
 
   // ---- graphs and nodes: encode_graph.cpp ----
@@ -288,11 +288,14 @@ schema::Document encode_document(const Schema& schema, PyObject* graph_module, P
                                  PyObject* calls, PyObject* facts, PyObject* objects,
                                  PyObject* treespec);
 
-// Returns a part of a program as a document. kind (values): "argument" (value, type), "inputs"
-// (described operator, args, kwargs), "node", "outputs", "metadata" (node), "graph" (graph module),
-// "signature", "input_spec", "output_spec", "argument_spec", "call_signature", "call". results:
-// list; gets (name, value) for each value that a node defines. merged: see NodeNames::merged();
-// read and extended.
+// Returns a part of a program as a document. Contents of `values`, by `kind`:
+//   argument                 (value, its type in the operator's schema)
+//   inputs                   (described operator, args, kwargs)
+//   node, outputs, metadata  (node,)
+//   graph                    (graph module,)
+//   signature, input_spec, output_spec, argument_spec, call_signature, call: (this object,)
+// Appends (name, value) to `results` for each value that a node defines. Reads and extends
+// `merged`, which has the form of NodeNames::merged().
 schema::Document encode_part(const Schema& schema, const std::string& kind,
                              const pybind11::tuple& values, PyObject* objects, PyObject* treespec,
                              const pybind11::list& results, const pybind11::dict& merged);

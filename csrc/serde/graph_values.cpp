@@ -330,7 +330,7 @@ NodeEntry* GraphValues::user_at(const std::vector<User>& users, size_t index) {
   return nullptr;
 }
 
-// Adds a list of tensors as one output. taken_from: the node with a getitem node for each tensor,
+// Adds a list of tensors as one output. taken_from: the node whose getitem users take the tensors,
 // or null. A tensor without a getitem node is named after `named_after` and `prefix`.
 void GraphValues::add_list(const NodeEntry* taken_from, const NodeEntry& named_after,
                            const std::string& prefix, PyObject* results, bool skip_none) {

@@ -18,7 +18,7 @@ namespace fxpress::serde {
 // The tables of a schema Graph, such as Graph.tensor_values. Each named value is in one of them.
 enum class Table : uint8_t { kTensor, kSymInt, kSymFloat, kSymBool, kCustomObject, kNone };
 
-// The fields of the schema for the values of a table.
+// The fields of torch's schema that contain or refer to the values of a table.
 struct TableFields {
   using Field = schema::Field;
 
@@ -86,8 +86,8 @@ class GraphValues {
     bool top_level;   // whether the graph is the program's root graph
   };
 
-  // Reads all nodes of a graph module. If a node cannot be written: SerializeError with its name,
-  // or Doubtful if checks are on.
+  // Reads all nodes of a graph module. If a node cannot be written, throws Doubtful if checks are
+  // on, otherwise SerializeError with the node's name.
   GraphValues(PyObject* module, OperatorTable& operators, const Options& options);
 
   // Reads the first of `nodes`; the remaining nodes are getitem nodes that take its results.

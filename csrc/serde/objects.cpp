@@ -24,7 +24,7 @@ using schema::ValueKind;
 
 namespace {
 
-// CPython stores up to 29 attributes in the object: 28 fields, and the tag `_type` of a union.
+// CPython stores up to 29 attributes without a dict: 28 fields, and `_type` of a union.
 constexpr size_t kMostWithoutDict = 28;
 
 PyObject* tag_name() {
@@ -37,8 +37,8 @@ Py_hash_t kept_hash(PyObject* string) {
   return PyUnicode_Check(string) ? reinterpret_cast<PyASCIIObject*>(string)->hash : -1;
 }
 
-// Raises TypeError if a schema class has a base class that is not written in Python: objects are
-// created without calling __new__.
+// Raises TypeError if a schema class has a base class that is not written in Python, because
+// objects are created without calling __new__.
 void check_plain(PyObject* type) {
   for (PyTypeObject* base = as_type(type); base != &PyBaseObject_Type; base = base->tp_base) {
     if (PyType_HasFeature(base, Py_TPFLAGS_HEAPTYPE) == 0) {
@@ -143,7 +143,7 @@ class SchemaClasses::Maker {
     Ref object;
   };
 
-  // Returns a str that equal texts share: most texts, such as names of operators, repeat soon.
+  // Returns a str that equal texts share, because most texts, such as operator names, repeat soon.
   Ref text(std::string_view text) {
     if (text.size() > kLongestShared) return new_text(text);
     Shared& slot = texts_[core::TextHash()(text) % texts_.size()];
@@ -182,7 +182,7 @@ class SchemaClasses::Walk {
     return Ref::steal(PyObject_GenericGetAttr(object, name));
   }
 
-  // Returns the position of the field of a union that is set.
+  // Returns the position of the field that is set in a union.
   static size_t set_field(const TypeInfo& declared, const Class& info, PyObject* object) {
     PyObject* found = PyObject_GenericGetAttr(object, tag_name());
     if (found == nullptr) {
@@ -200,7 +200,7 @@ class SchemaClasses::Walk {
     return static_cast<size_t>(position);
   }
 
-  // TypeError for a value that the current field cannot have. `shape` must not be optional.
+  // Raises TypeError if `object` does not have the shape. `shape` must not be optional.
   void check_shape(Shape shape, PyObject* object) const {
     if (fits(shape, object)) return;
     constexpr const char* kNames[] = {"bool", "int", "float", "str", "None", "list", "dict"};
@@ -239,7 +239,7 @@ class SchemaClasses::Walk {
 };
 
 // Checks and copies values in a graph's tables, such as a TensorMeta; copies share immutable
-// objects. The classes of these values do not contain themselves, so the recursion is not deep.
+// objects. The recursion is not deep, because no class of these values contains itself.
 class SchemaClasses::Copier : Walk {
  public:
   Copier(const SchemaClasses& classes, Place field) : Walk(classes, field) {}

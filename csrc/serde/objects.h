@@ -1,4 +1,4 @@
-// Converts documents into objects of torch's schema classes, and these objects into events.
+// Converts documents into objects of torch's schema classes, and the objects into EventSink calls.
 #pragma once
 
 #include <span>
@@ -10,13 +10,13 @@
 
 namespace fxpress::serde {
 
-// torch's Python classes for the schema's types. A union object stores the field that is set, and
-// the name of this field as `_type`. Reading another field raises AttributeError, as in torch.
-// (torch's union objects also store None in the other fields.)
+// torch's Python classes for the schema's types. A union object that fxpress creates stores the
+// field that is set, and the field's name as `_type`. Reading another field raises AttributeError,
+// as in torch. (torch's union objects also store None in the other fields.)
 class SchemaClasses {
  public:
-  // classes: [class] in schema order; enumerations: class -> {field: {int: enum member}}; make_tag:
-  // (field, class) -> tag.
+  // classes: [class] in schema order. enumerations: {class: {field: {int: enum member}}}.
+  // make_tag(field, class) returns the value of `_type`.
   SchemaClasses(const schema::Schema& schema, PyObject* classes, PyObject* enumerations,
                 PyObject* make_tag);
 

@@ -21,7 +21,7 @@ T& entry(TextMap<T>& map, std::string_view text) {
   return map.emplace(text, T()).first->second;
 }
 
-// torch's ArgumentKind in the schema: how an argument is passed.
+// Values of the schema's ArgumentKind, which states how an argument is passed.
 inline constexpr int64_t kPositional = 1;
 inline constexpr int64_t kKeyword = 2;
 
@@ -71,8 +71,8 @@ class OperatorTable {
  public:
   // Returns the description of an operator; its address is valid as long as the table exists.
   const Operator& get(PyObject* target);
-  // Returns the operator that a text of a file names. resolve(text) returns (operator, its
-  // description); it raises if the text is not an operator or the file may not call it.
+  // Returns the operator with the name `text` in files. resolve(text) returns (operator,
+  // description), or raises an error if there is no such operator or files may not call it.
   const Operator& get(std::string_view text, PyObject* resolve);
 
  private:

@@ -31,8 +31,8 @@ bool has_torch();
 // The type of errors about files: SerializeError, or ValueError without torch. Borrowed.
 PyObject* damage_error();
 
-// Returns the row of kSpecs for torch's InputSpec or OutputSpec object. AssertionError if the
-// object's `kind` is not a kind of `type`, which is Type::InputSpec or Type::OutputSpec.
+// Returns the row of kSpecs for an InputSpec or OutputSpec object of torch. AssertionError if the
+// object's `kind` does not belong to `type`, which is Type::InputSpec or Type::OutputSpec.
 const SpecInfo& spec_info(PyObject* spec, schema::Type type);
 
 // torch's class for arguments of a type, borrowed; null for SpecArgument::kAny.
