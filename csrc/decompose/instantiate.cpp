@@ -26,8 +26,8 @@ using core::StringId;
 
 namespace {
 
-// The last underscore before a digit in a name, and the number that starts there. As in torch's
-// naming of placeholders, other characters may follow the number.
+// The last underscore in a name that is followed by a digit, and the number after this underscore.
+// As in torch's naming of placeholders, other characters may follow the number.
 struct Suffix {
   size_t at = std::string_view::npos;  // position of the underscore; npos without suffix
   unsigned long number = 0;
@@ -130,9 +130,9 @@ class Values {
     return fake;
   }
 
-  // Returns a copy of the first tensor of `spec`. fills_storage: whether the storage is created
-  // with the new tensor. Returns an empty Ref if none exists, or if the new tensor fills its
-  // storage and the first tensor does not.
+  // Returns a copy of the first tensor of `spec`. fills_storage: whether the new tensor creates its
+  // storage. Returns an empty Ref if no tensor of `spec` exists, or if the new tensor creates its
+  // storage but the first tensor did not.
   Ref like_first(const ValueSpec& spec, PyObject* storage, bool fills_storage,
                  const fx::FakeMaker& fakes) {
     const auto known = first_.find(&spec);
@@ -190,7 +190,6 @@ class Values {
   Ref made_ = word("made"), storage_ = word("storage"), attributes_ = word("attributes");
   Ref set_ = word("set_"), untyped_storage_ = word("untyped_storage");
   Ref empty_, empty_strided_, like_pattern_, meta_;
-  // Constant arguments.
   Ref no_data_ = Ref::steal(PyLong_FromLong(0));
   Ref dtype_device_ = Ref::steal(Py_BuildValue("(ss)", "dtype", "device"));
   std::deque<std::pair<Ref, fx::FakeMaker>> of_devices_;  // device -> maker of fake tensors
@@ -278,7 +277,7 @@ class Instantiator {
     }
   }
 
-  // Finds nodes that compute the same number (a size), and replaces them by the first such node.
+  // Replaces nodes that compute the same number (a size) by the first such node.
   void share_numbers() {
     same_as_.resize(nodes_.size());
     for (uint32_t i = 0; i < same_as_.size(); ++i) same_as_[i] = i;
@@ -328,7 +327,7 @@ class Instantiator {
     live_[known->second] = 1;
   }
 
-  // Marks as live the nodes before `node` that torch adds to compute its number from known numbers.
+  // Marks nodes before `node` as live: those from which torch computes the number of `node`.
   void compute_parts(const Instance& instance, const RecipeNode& node, uint32_t id) {
     const std::vector<RecipeNode>& nodes = instance.recipe->nodes();
     const uint32_t first = id - static_cast<uint32_t>(node.parts);
@@ -344,7 +343,7 @@ class Instantiator {
   uint32_t first_computed() const { return static_cast<uint32_t>(PyList_GET_SIZE(request_.names)); }
 
   // Creates the names that nodes have before renaming. Dead nodes get names too, because names of
-  // later nodes depend on them. Only dead nodes that compute sizes get no names:
+  // later nodes depend on them. Dead nodes that compute sizes do not, because
   // `_graphs/decompose/names.py` renames the nodes of programs with symbolic sizes.
   void name_all() {
     for (Py_ssize_t i = 0; i < PyList_Size(request_.names); ++i) {
@@ -446,7 +445,7 @@ class Instantiator {
     return call_method(request_.helper, method.get(), argument);
   }
 
-  // Sets the graph's namespace to the names before renaming: torch's renaming does not change it.
+  // As in torch, the graph's namespace contains the names that nodes had before renaming.
   void restore_names() {
     const Ref space = get_attr(request_.graph, fx::names.graph_namespace);
     const Ref used = get_attr(space.get(), fx::names.used_names);

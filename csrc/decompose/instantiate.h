@@ -1,4 +1,5 @@
-// Writes the graph of a decomposed program: for each call, the nodes in the call's template.
+// Writes the graph of a decomposed program. Replaces each call of an operator by the nodes of the
+// call's template, which was traced before.
 #pragma once
 
 #include <string>
@@ -9,7 +10,7 @@
 
 namespace fxpress::decompose {
 
-// Creates unique final names for nodes, by the rules by which torch.export names placeholders. A
+// Creates unique final names for nodes, by torch.export's rules for names of placeholders. A
 // returned name is valid until the next call.
 class Renamer {
  public:

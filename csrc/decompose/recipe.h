@@ -1,4 +1,4 @@
-// Reads a template into arrays: the nodes that a decomposed call adds to a graph.
+// Reads a template into arrays. A template is the list of nodes that replaces a decomposed call.
 #pragma once
 
 #include <cstdint>
@@ -64,7 +64,7 @@ class Recipe {
   Recipe(PyObject* source, fx::NameWriter& names);
 
   const std::vector<RecipeNode>& nodes() const { return nodes_; }
-  // Returns the number (as in RecipeNode::uses) of a node of the recorded trace.
+  // Returns the number, as in RecipeNode::uses, of a node of the recorded trace.
   int32_t number_of(PyObject* original) const;
   bool counts() const { return counts_; }
 
