@@ -15,7 +15,6 @@ namespace {
 constexpr uint64_t kChunk = uint64_t{4} << 20;  // bytes that a thread takes at a time
 constexpr uint64_t kWorthAThread = kChunk;      // minimum bytes per thread
 
-// A part of one transfer.
 struct Chunk {
   size_t transfer;  // position in the list of transfers
   uint64_t start;   // offset in the range of the transfer
@@ -36,7 +35,7 @@ std::vector<Chunk> chunks_of(const std::vector<Transfer>& transfers, uint64_t ch
   return chunks;
 }
 
-// The chunks of all transfers, from which several threads take one at a time.
+// The chunks of all transfers. Each of several threads takes one chunk at a time.
 class Work {
  public:
   Work(const Source& source, const std::vector<Transfer>& transfers, bool check)

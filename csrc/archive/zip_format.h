@@ -26,7 +26,7 @@ constexpr uint16_t kNameIsUtf8 = 1U << 11;
 constexpr uint16_t kStored = 0;
 constexpr uint16_t kDeflated = 8;
 
-// If a field has this value, its number is in the extra field or in the 64-bit end record.
+// A field with this value has its number in the extra field or in the 64-bit end record instead.
 constexpr uint32_t kElsewhere32 = 0xFFFFFFFF;
 constexpr uint16_t kElsewhere16 = 0xFFFF;
 constexpr uint16_t kExtra64 = 1;  // tag of the extra field for 64-bit numbers

@@ -50,7 +50,7 @@ uint32_t in_32(uint64_t value) {
   return static_cast<uint32_t>(std::min<uint64_t>(value, kElsewhere32));
 }
 
-// Returns an extra field with the size and the header's offset if they need 64 bits; else empty.
+// Returns an extra field with each number that needs 64 bits (the size twice), or an empty text.
 std::string extra_64(uint64_t size, uint64_t header) {
   Fields numbers;
   if (size >= kElsewhere32) numbers.add(size).add(size);
@@ -77,8 +77,8 @@ std::string padding(uint64_t start) {
 }  // namespace
 
 // Copies bytes in pieces. The writer writes the copies, and their checksum matches even if another
-// thread modifies the bytes. For large data, a second thread copies while the caller writes. Both
-// wait only on atomics, so that a forked child never inherits a locked mutex.
+// thread modifies the bytes. For large data, a second thread copies while the caller writes. The
+// two threads wait only on atomics, so that a forked child never inherits a locked mutex.
 class ZipWriter::Copies {
  public:
   Copies(uint32_t before, Bytes bytes, Buffers& buffers)

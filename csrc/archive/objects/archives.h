@@ -42,7 +42,8 @@ class ArchiveReader {
  public:
   // source: a file descriptor, which must remain open; an object with a buffer; or an object with
   // `size` and `read(begin, end)`. start: the offset of the archive in the file of a descriptor.
-  // Checks all local headers; but if the source has `read`, each on the first use of its record.
+  // Checks all local headers. With `read`, checks each header on the first use of its record
+  // instead.
   ArchiveReader(const pybind11::object& source, uint64_t start);
 
   // Returns {name: (offset, stored, size, crc, is_deflated)}, the members of each Record. `offset`
@@ -50,12 +51,10 @@ class ArchiveReader {
   pybind11::dict records() const;
   // Returns Record::header and Record::end of a record, without reading the source.
   std::pair<uint64_t, uint64_t> extent(const std::string& name) const;
-  // The offset of a record's data.
   uint64_t offset(const std::string& name) { return require(name).offset; }
   // The bytes of a record as stored in the archive, which may be compressed.
   pybind11::bytes stored_bytes(const std::string& name);
-  // Copies the stored bytes of a record to `address`. ValueError unless the record has `size`
-  // bytes.
+  // Copies the stored bytes of a record to `address`. ValueError if their number is not `size`.
   void copy_stored(const std::string& name, uint64_t size, uintptr_t address);
   // Reads ranges of records into memory; returns the CRC-32 of each range if `check` is true.
   std::vector<uint32_t> read_into(const std::vector<MemoryTarget>& targets, bool check,
