@@ -62,7 +62,7 @@ class StackCleaner {
     return Ref::steal(PyTuple_Pack(2, name.get(), PyTuple_GET_ITEM(pair, 1)));
   }
 
-  // Returns clean(value) from the cache entries_, which calls clean() once per value; borrowed.
+  // Returns clean(value), borrowed. Calls clean() once per value, and caches the result.
   template <class Clean>
   PyObject* cleaned(PyObject* value, Clean clean) {
     return entries_.get(value, [&] { return clean(value); }).get();

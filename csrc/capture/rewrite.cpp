@@ -286,7 +286,7 @@ class Rewriter {
   BirthMeta birth_;
   fx::NameWriter name_writer_;
   fx::GraphWriter writer_;
-  std::vector<PyObject*> copies_;  // index: node of the captured graph; its copy, borrowed
+  std::vector<PyObject*> copies_;  // by node of the captured graph: its copy; borrowed
   std::vector<PyObject*> inputs_;  // the placeholders of the flat inputs; borrowed
   std::vector<Ref> input_names_;   // names of inputs_ before write_placeholder() changes them
   Ref renamed_;                    // dict from the new to the old target of a get_attr

@@ -12,10 +12,10 @@ namespace fxpress::capture {
 // original node's meta, and adds a note (fx/provenance.h) about the original node.
 struct BirthRules {
   Ref fields;    // tuple: the keys of the entries to copy, in order
-  Ref outer;     // dict: used for a node whose meta is empty
+  Ref outer;     // dict: its entries are copied for a node whose meta is empty
   Ref sequence;  // autograd's sequence number; None: copy the number of the original node
   Ref overlay;   // dict: entries of each copy that override all other entries
-  Ref marker;    // str; a stack trace that contains it is of an accumulated gradient
+  Ref marker;    // str that occurs in the stack trace of a node that accumulates a gradient
   Ref copy;      // the function copy.copy
   fx::ProvenanceRules provenance;
 };
@@ -27,7 +27,7 @@ bool is_set(PyObject* dict, PyObject* key);
 Ref dict_of_meta(PyObject* node);
 
 struct RewritePlan {
-  Ref inputs;  // list of dict: the meta of each flat input's placeholder, which is not copied
+  Ref inputs;  // list of dict: the meta of each flat input's placeholder; the dicts are not copied
   // list, one item per placeholder of the captured graph: an int (the flat input that replaces the
   // placeholder), a str (the attribute that replaces it), or None (it is kept)
   Ref places;
@@ -36,7 +36,7 @@ struct RewritePlan {
   BirthRules birth;
 };
 
-// Where an output of the callable comes from. `value` is the second item in RewritePlan::outputs.
+// Where an output of the callable comes from. `value`: see RewritePlan::outputs.
 enum class CapturedOutput : uint8_t {
   kComputed,  // value: index of an output of the captured graph
   kInput,     // value: index of a flat input

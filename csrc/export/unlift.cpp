@@ -95,8 +95,8 @@ class Unlifter {
     }
   }
 
-  // Indexes the nodes of source_.origin, the originals of the program's nodes: placeholders by
-  // target, because copying may rename them, and other nodes by name.
+  // Indexes the nodes of source_.origin, from which the program's nodes were copied. Placeholders
+  // are found by target, because copying may rename them. All other nodes are found by name.
   void find_origins() {
     origins_ = fx::list_nodes(source_.origin.get());
     for (uint32_t k = 0; k < origins_.size(); ++k) {
@@ -111,7 +111,7 @@ class Unlifter {
 
   // ---- names of the new nodes ----
 
-  // Names the new nodes, first the copies: torch copies the graph before it replaces nodes.
+  // Names the copies first, because torch copies the graph before it replaces nodes.
   void name_nodes() {
     fx::NameWriter& names = name_writer_;
     names_.resize(size());
@@ -195,7 +195,7 @@ class Unlifter {
                        {name.get(), texts_.of(target.get()), origin_id_.get(), earlier.get()});
   }
 
-  // Returns the meta of node i's copy. is_replaced: for the node that replaces the copy.
+  // Returns the meta of node i's copy or, if `is_replaced`, of the node that replaces the copy.
   Ref meta_of(uint32_t i, bool is_replaced) {
     Ref meta = fx::GraphWriter::copy_meta(node(i));
     Ref note = note_of_copy(i);
@@ -255,7 +255,7 @@ class Unlifter {
     }
   }
 
-  // Writes the output. It returns the last copy_ node of a value that is written, not the value.
+  // Writes the output node. It returns a written value's last copy_ node instead of the value.
   void write_output(uint32_t i) {
     std::vector<PyObject*> inputs;
     std::vector<Ref> values;
@@ -309,19 +309,19 @@ class Unlifter {
   fx::ReadGraph read_;  // the program's graph
   fx::NameWriter name_writer_;
   fx::GraphWriter writer_;
-  std::vector<uint8_t> dead_;              // index: node of read_; whether it is dead and omitted
-  std::vector<PyObject*> lifted_;          // index: node of read_; the name of its state, or null
-  std::vector<NodeId> replaced_;           // the placeholders that become attributes
+  std::vector<uint8_t> dead_;              // by node of read_: whether it is dead, so omitted
+  std::vector<PyObject*> lifted_;          // by node of read_: the name of its state, or null
+  std::vector<NodeId> replaced_;           // the placeholders that get_attr nodes replace
   std::vector<Ref> origins_;               // nodes of source_.origin
   core::FlatMap inputs_by_target_;         // from targets of placeholders to indices in origins_
-  core::FlatMap nodes_by_name_;            // from names of other nodes to indices in origins_
-  std::vector<StringId> names_;            // index: node of read_; the name of its copy
-  std::vector<StringId> attribute_names_;  // index: node of read_, if it is in replaced_
-  std::vector<StringId> dropped_names_;    // names that no new node gets, but that remain in use
+  core::FlatMap nodes_by_name_;            // from names of non-placeholders to indices in origins_
+  std::vector<StringId> names_;            // by node of read_: the name of its copy
+  std::vector<StringId> attribute_names_;  // by node of read_: name of its get_attr, if replaced
+  std::vector<StringId> dropped_names_;    // reserved names, which no new node gets
   std::vector<OutputWrite> writes_;        // in the order of the outputs
   std::vector<PyObject*> returned_;        // leaves of the output; borrowed
   std::unordered_map<PyObject*, PyObject*> written_as_;  // from written leaves to copy_ nodes
-  std::vector<PyObject*> copies_;                        // index: node of read_; its copy, borrowed
+  std::vector<PyObject*> copies_;                        // by node of read_: its copy; borrowed
   core::FlatMap moves_of_new_;  // from addresses of new nodes to move numbers
   fx::ArgMapper mapper_;
   fx::TargetTexts texts_;

@@ -9,7 +9,7 @@ namespace fxpress::exporting {
 
 struct UnliftSource {
   Ref graph;            // torch.fx.Graph of the program; not modified
-  Ref origin;           // Graph of the nodes in provenance records: `graph` or its original
+  Ref origin;           // Graph with the nodes that provenance records name; may be `graph` itself
   Ref taken;            // list: names that new nodes must not get
   Ref into;             // empty torch.fx.Graph to write into
   Ref lifted;           // list, one item per placeholder: the name of its state, or None

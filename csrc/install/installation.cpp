@@ -16,7 +16,7 @@ namespace py = pybind11;
 
 namespace {
 
-// From old to new values of names in namespaces; borrowed.
+// From objects to the objects that replace them in namespaces; borrowed.
 using Replacements = std::unordered_map<PyObject*, PyObject*>;
 
 bool is_ours(PyObject* name) {
@@ -30,7 +30,7 @@ bool is_ours(PyObject* name) {
 Ref namespace_of(PyObject* key, PyObject* module) {
   // The type is tested, because an object may override __class__.
   if (PyType_IsSubtype(Py_TYPE(module), &PyModule_Type) == 0) return {};
-  // The slot is read, because reading __dict__ would make a lazy module run its loader.
+  // Unlike the attribute __dict__, PyModule_GetDict() does not run the loader of a lazy module.
   PyObject* found = PyModule_GetDict(module);
   if (found == nullptr || !PyDict_CheckExact(found) || is_ours(key)) return {};
   Ref names = Ref::borrow(found);

@@ -1,5 +1,5 @@
 // Replaces objects of torch in all modules at once. The replacements stay in place until the last
-// lease ends.
+// Lease is released.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -25,7 +25,7 @@ struct Patch {
 
 struct Patches {
   std::vector<Patch> patches;
-  // Dicts of which `original` may be a key. It is replaced by `stand_in`.
+  // Dicts in which `original` may be a key. `stand_in` replaces this key.
   std::vector<Ref> tables;
   // Built-in functions that are called without arguments after names have changed. They must not
   // run Python code.
@@ -70,7 +70,7 @@ class Installation {
 // Implements `with installed()`. prepare() may be interrupted, because it changes no shared state.
 class InstalledBlock {
  public:
-  // prepare: a function that returns Prepared. decorate: a function that returns a function.
+  // prepare: returns Prepared. decorate: wraps a function so that it runs inside a block.
   InstalledBlock(pybind11::object installation, pybind11::object prepare,
                  pybind11::object decorate);
   pybind11::object call(const pybind11::object& function) const { return decorate_(function); }

@@ -33,7 +33,7 @@ Ref example_value(PyObject* node) {
   return value.get() == Py_None ? Ref() : std::move(value);
 }
 
-// Whether the value is a tensor of static sizes. False for subclasses, whose sizes are not read.
+// Whether the value has static sizes, and its class is exactly Tensor, Parameter or FakeTensor.
 bool has_static_shape(PyObject* value) {
   auto* type = reinterpret_cast<PyObject*>(Py_TYPE(value));
   if (type != fx::symbols.fake_tensor_type && type != fx::symbols.tensor_type &&

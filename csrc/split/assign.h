@@ -1,5 +1,5 @@
-// Assigns nodes to partitions by the user's callback, the first phase of split_module().
-// split_module_simple() also uses the functions for names, SymbolBinders and PartitionMarks.
+// Assigns nodes to partitions by the user's callback. This is the first phase of split_module().
+// split_module_simple() also uses SymbolBinders, PartitionMarks and the functions that make names.
 #pragma once
 
 #include <span>
@@ -24,13 +24,13 @@ class SymbolBinders {
  public:
   explicit SymbolBinders(BinderRule rule);
 
-  // Called in graph order. The node binds its example value if this is a symbol without a binder.
+  // Call in graph order. If the example value is a symbol without a binder, `node` binds it.
   void visit(core::NodeId id, PyObject* node);
 
-  // Returns the binders of the free symbols in the example value of `node`, whose id is `def`,
-  // sorted by str(symbol). Omits symbols without a binder; torch's split_module raises KeyError for
-  // them. With kAnySymbolic, example values are not read before visit() has found a binder: reading
-  // may raise an error, and torch does not read them either.
+  // Returns the binders of the free symbols in the example value of `node`, sorted by str(symbol).
+  // `def` is the id of `node`. Omits symbols without a binder; torch's split_module raises KeyError
+  // for such symbols. With kAnySymbolic, reads no example values before visit() has found a binder.
+  // Reading may raise an error, and torch does not read the values either.
   std::vector<core::NodeId> needed_by(core::NodeId def, PyObject* node);
 
  private:

@@ -38,7 +38,7 @@ std::vector<Ref> list_items(PyObject* iterable) {
 
 using NamedNodes = std::vector<std::pair<Ref, Ref>>;
 
-// Converts a mapping {name: node} to a list of pairs; TypeError for other keys or values.
+// Converts a mapping {name: node} to pairs. TypeError for keys or values of other types.
 NamedNodes named_nodes(PyObject* mapping) {
   const Ref dict = Ref::steal(PyDict_New());
   check(PyDict_Update(dict.get(), mapping));
@@ -123,7 +123,7 @@ void assign(SimpleSplit& split, PyObject* node_to_partition, PartitionMarks& mar
   }
 }
 
-// Returns {partition id: {name: node}} of the inputs, or outputs, of each partition that has any.
+// Returns {partition id: {name: node}} for `member`, the inputs or the outputs. Omits empty dicts.
 Ref table_of(const SimpleSplit& split, const Partitioning& partitions,
              std::vector<NodeId> Partition::* member) {
   Ref table = new_default_dict();
@@ -156,7 +156,7 @@ std::unique_ptr<Partitioning> find_dependencies(SimpleSplit& split) {
       const uint32_t use = split.graph().input_begin[i] + static_cast<uint32_t>(k);
       partitions->record_use(use, inputs[k], user);
       if (partitions->input_slots()[use] == Partitioning::kLocal) continue;
-      // Runs at every use of the input: the binder of a symbol may be visited between two uses.
+      // Runs at every use of the input, because visit() may find a binder between two uses.
       for (NodeId binder : binders.needed_by(inputs[k], split.node(inputs[k]))) {
         partitions->record_symbol(binder, used_by);
       }
@@ -294,7 +294,7 @@ class Stitcher {
   CurrentMeta current_meta_;                // meta of the nodes that unpack partitions' outputs
 };
 
-// Returns the same as torch's _detect_dependencies: empty graphs, inputs, outputs, partition ids.
+// Returns the results of torch's _detect_dependencies: graphs (empty), inputs, outputs, ids.
 std::array<Ref, 4> detect(SimpleSplit& split, PyObject* node_to_partition, PartitionMarks& marks) {
   assign(split, node_to_partition, marks);
   const auto partitions = find_dependencies(split);

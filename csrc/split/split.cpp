@@ -77,8 +77,8 @@ class Planner {
     }
   }
 
-  // Whether `owner` is surely called after `user`, which then cannot use symbols of `owner`. True
-  // only if the graph switches grad mode: partitions are then called in graph order.
+  // Whether partition `owner` is certainly called after `user`, which then cannot use its symbols.
+  // This is certain only if the graph switches grad mode: calls are then in graph order.
   bool is_called_after(PartitionId owner, PartitionId user) const {
     return !plan_.assignment.grad.empty() && owner.valid() && owner > user;
   }
@@ -138,7 +138,7 @@ class Planner {
   void resolve_attributes() {
     const std::vector<bool> needed = needed_get_attrs();
     fx::AttributePaths paths(module_);
-    // By partition: flat name -> module, because flattening may map two paths to one name.
+    // By partition: flat name -> module. Flattening may map two paths to one name.
     std::vector<core::TextMap<PyObject*>> taken(plan_.partitions->partitions().size());
     for (uint32_t i = 0; i < graph().size(); ++i) {
       const NodeId id(i);
@@ -163,8 +163,8 @@ class Planner {
     }
   }
 
-  // Converts "a.b" to "a_b". Adds a number if another module of the partition has the name "a_b";
-  // torch would call the wrong module.
+  // Converts "a.b" to "a_b". Adds a number if another module of the partition has the name "a_b".
+  // In this case, torch calls the wrong module.
   static std::string flat_name(PyObject* target, PyObject* value, core::TextMap<PyObject*>& taken) {
     std::string flat(utf8(target));
     for (char& c : flat) {
@@ -178,7 +178,7 @@ class Planner {
     }
   }
 
-  // Returns whether each get_attr node is written: with keep_original_order, only if it is used.
+  // Returns which get_attr nodes are written: all or, with keep_original_order, the used ones.
   std::vector<bool> needed_get_attrs() const {
     const bool all = !options_.keep_original_order || plan_.order.empty();
     std::vector<bool> needed(graph().size(), all);
@@ -198,7 +198,7 @@ class Planner {
   SplitPlan& plan_;  // the plan that run() completes
 };
 
-// Whether `read` has the nodes of `assigned`, and its nodes in partitions are exactly the calls.
+// Whether `read` still has the nodes `assigned`, and exactly its calls are in partitions.
 bool fits(const std::vector<Ref>& assigned, const Assignment& assignment,
           const fx::ReadGraph& read) {
   bool same = assigned.size() == read.nodes.size();
@@ -236,9 +236,9 @@ Ref split_module(PyObject* module, PyObject* callback, const SplitOptions& optio
     const GcPause pause;
     written = write_split(plan, options);
   });
-  // Recompile after the pause of the garbage collector: recompile() runs code of torch and users.
+  // Recompile after the pause of the garbage collector, because recompile() runs users' code.
   for (const Ref& child : written.stale) {
-    // torch's code generator would loop forever on a broken list of nodes: walk_nodes() checks it.
+    // torch's code generator loops forever on a broken list of nodes, so walk_nodes() checks it.
     const Ref graph = get_attr(child.get(), fx::names.graph);
     fx::walk_nodes(get_attr(graph.get(), fx::names.root).get(), [](PyObject*) {});
     call_method(child.get(), fx::names.recompile);

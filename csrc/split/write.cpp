@@ -34,8 +34,8 @@ struct Context {
       fx::list_children_with_code(module.get(), stale);
     return module;
   }
-  // Whether a node is a get_attr node of a module, the body of a higher-order operator. Partitions
-  // repeat the node; its value is not passed between graphs.
+  // Whether a node is a get_attr of a module (the body of a higher-order operator). Each partition
+  // that uses the module repeats the node, because graphs do not pass modules to each other.
   bool is_module_attribute(NodeId id) const {
     return graph().ops[id.value()] == Op::kGetAttr && fx::is_module(attribute(id));
   }
@@ -196,7 +196,7 @@ class BaseWriter {
   }
 
  private:
-  // Imports a partition's inputs. Placeholders come first, in order, to keep the signature.
+  // Imports a partition's inputs. The first call imports all placeholders to keep their order.
   void import_for(PartitionId p) {
     if (!placeholders_done_) import_placeholders();
     for (NodeId id : context_.partition(p).inputs) {

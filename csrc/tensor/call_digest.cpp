@@ -22,7 +22,7 @@ class Digest {
  public:
   Digest(PyObject* mode, PyObject* fake_class) : mode_(mode), fake_class_(fake_class) {}
 
-  // Appends a value; returns false if the class cannot describe it.
+  // Appends a value; returns false for an unsupported value.
   bool append(PyObject* value) {
     PyTypeObject* type = Py_TYPE(value);
     if (reinterpret_cast<PyObject*>(type) == fake_class_) return append_fake(value);
@@ -111,7 +111,7 @@ class Digest {
 
   bool append_device(PyObject* value) {
     const c10::Device device = reinterpret_cast<THPDevice*>(value)->device;
-    // Without an index, a device of an accelerator is the current one.
+    // An accelerator without an index is the current device, which may change between calls.
     if (!device.has_index() && !device.is_cpu() && !device.is_meta()) return false;
     return tag('v') && number(device.type()) && number(device.index());
   }

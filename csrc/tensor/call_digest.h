@@ -5,10 +5,10 @@
 
 namespace fxpress::tensor {
 
-// Returns the types and values of constants and the metadata of fake tensors, as bytes. If two
-// calls have equal bytes, torch's cache of fake tensors has one key for both. Returns None if an
-// argument is something else, has symbolic sizes, or is not a plain fake tensor of the mode. The
-// reference is new; nullptr: a Python exception is set.
+// Encodes the types and values of constants, and the metadata of fake tensors. Calls with equal
+// bytes have the same key in torch's cache of fake tensors. Returns None if an argument is neither
+// a constant nor a plain fake tensor of the mode, or has symbolic sizes. Returns a new reference,
+// or nullptr after a Python exception.
 PyObject* call_digest(PyObject* mode, PyObject* fake_class, PyObject* args, PyObject* kwargs);
 
 }  // namespace fxpress::tensor

@@ -156,7 +156,7 @@ class Originals {
  private:
   static uint64_t key(const void* address) { return reinterpret_cast<uintptr_t>(address); }
 
-  // Returns the part that a tensor uses of its storage. The caller then adds the tensor.
+  // Returns the part of its storage that a tensor uses. The caller then adds the tensor.
   Part part_of(const at::Tensor& tensor) const {
     const at::Storage& storage = tensor.storage();
     const auto [begin, end] = bytes_seen(tensor);
@@ -226,7 +226,8 @@ class Memory {
 };
 
 // The bytes of a part and their destination. Copying threads read this struct instead of the
-// StorageImpl: the calling thread changes the reference count in the StorageImpl's cache line.
+// StorageImpl, because the calling thread changes the reference count in the StorageImpl's cache
+// line.
 struct Bytes {
   const std::byte* from;
   std::byte* to;
@@ -254,8 +255,8 @@ struct Piece {
   size_t to = std::numeric_limits<size_t>::max();
 };
 
-// Cuts a part at the large pages of its copy. The system clears a page at the first write to the
-// page, and two threads that write to one page would both wait until it is cleared.
+// Cuts a part where its copy crosses into another large page, so that each page has one writer. The
+// system clears a page at the first write, and other threads that write to it have to wait.
 void cut(const Bytes& part, size_t index, std::vector<Piece>& pieces) {
   size_t from = 0;
   while (from < part.size) {
@@ -303,8 +304,8 @@ size_t total_of(const std::vector<Bytes>& parts) {
   return total;
 }
 
-// Fills the copies on as many threads as torch uses. finish() uses the calling thread as one of
-// them. Originals and copies must outlive this object.
+// Fills the copies on at most as many threads as torch uses. The caller of finish() is one of them.
+// Originals and copies must outlive this object.
 class Filling {
  public:
   explicit Filling(std::vector<Bytes> parts)
@@ -315,7 +316,7 @@ class Filling {
     try {
       for (size_t i = 1; i < threads; ++i) crew_.add([this] { work(Time::max()); });
     } catch (const std::system_error&) {  // NOLINT(bugprone-empty-catch)
-      // No more threads can start; the existing ones copy everything.
+      // No more threads can start; the existing threads copy everything.
     }
   }
   Filling(const Filling&) = delete;
@@ -342,7 +343,7 @@ class Filling {
  private:
   using Time = std::chrono::steady_clock::time_point;
 
-  // Copies pieces; returns false if pieces are left at the time `end`.
+  // Copies pieces. Returns false if it stops because the time `end` has passed.
   bool work(Time end) {
     for (size_t i = next_++; i < pieces_.size(); i = next_++) {
       copy(parts_, pieces_[i]);
@@ -366,8 +367,8 @@ at::Tensor view_like(const at::Tensor& original, at::Storage storage, size_t beg
   return made;
 }
 
-// Owns the copies created so far. Must outlive Filling: after an error, threads may still write to
-// the copies' storages.
+// Owns the copies created so far. Must outlive Filling, because its threads may still write to the
+// storages after an error.
 struct Made {
   at::Storage latest;  // storage of the copy for which an object is being created
   py::list result;
@@ -400,15 +401,14 @@ void make_objects(const std::vector<uint32_t>& indices, Originals& originals, Ma
   }
 }
 
-// Returns the copies in the order of `values`; None for values that Python copies. Ends
-// `pause` before other threads run. Until then the GIL is held and no Python code runs, so the list
-// does not change.
+// Returns the copies in the order of `values`; None for values that Python copies. Ends `pause`
+// before it releases the GIL. Until then no Python code runs, so the list does not change.
 py::list copy_all(const py::list& values, const std::vector<uint32_t>& indices,
                   Originals& originals, std::optional<GcPause>& pause) {
   std::vector<Bytes> bytes = allocate(originals.parts);
   const bool release = total_of(bytes) > kWorthRelease;
-  // Keep the values and storages alive: other threads run during the copy, and may change the list
-  // or give a tensor another storage. As in torch, no thread may resize a storage.
+  // Keep the values and storages alive, because other Python threads may change the list, or give a
+  // tensor another storage. As in torch, they must not resize a storage.
   py::object held;
   std::vector<at::Storage> kept;
   if (release) {
@@ -432,8 +432,7 @@ bool is_cloned_bytewise(const at::Tensor& tensor, bool as_parameter) {
          !tensor.is_neg() && (as_parameter || !tensor.requires_grad());
 }
 
-// Returns the results of add(i, value) for all items of a list: the index of the value in
-// Originals, or kElsewhere.
+// Returns add(i, value) for each item of a list: its index in Originals::tensors, or kElsewhere.
 template <class Add>
 std::vector<uint32_t> add_values(const py::list& values, Add add) {
   const size_t count = values.size();

@@ -30,7 +30,7 @@ struct Protected : c10::TensorImpl {
   static c10::SymbolicShapeMeta& shape_of(c10::TensorImpl& impl) { return *place_of(impl); }
 };
 
-// Accesses SymbolicShapeMeta::numel_, which is private: an explicit instantiation may name it.
+// Accesses SymbolicShapeMeta::numel_, which is private. An explicit instantiation may name it.
 c10::SymInt& elements_of(c10::SymbolicShapeMeta& shape);
 template <auto Member>
 struct Private {
@@ -38,8 +38,8 @@ struct Private {
 };
 template struct Private<&c10::SymbolicShapeMeta::numel_>;
 
-// Replaces the symbolic numbers of `shape` by equal `numbers`. Ints stay: torch stores a SymInt
-// whose expression is constant as an int.
+// Replaces the SymInts in `shape` by `numbers` with equal values. Keeps ints, because torch stores
+// a SymInt whose expression is constant as an int.
 void set_numbers(c10::SymbolicShapeMeta& shape, const Numbers& numbers) {
   const auto replace = [](c10::SymInt& old, const c10::SymInt& number) {
     if (old.is_heap_allocated()) old = number;
@@ -51,8 +51,8 @@ void set_numbers(c10::SymbolicShapeMeta& shape, const Numbers& numbers) {
   replace(shape.storage_offset_, numbers.offset);
 }
 
-// Makes a copy of a fake tensor a fake tensor, except for its Python object, like
-// Tensor._make_subclass. torch calls Python code for the operators and the device of the copy.
+// Sets the flags of a fake tensor, like Tensor._make_subclass, so that torch calls Python code for
+// the operators and the device of `made`. The caller creates the Python object.
 void make_fake(const at::Tensor& made, bool protects) {
   made.unsafeGetTensorImpl()->set_python_dispatch(true);
   made.unsafeGetTensorImpl()->set_python_custom_device(true);

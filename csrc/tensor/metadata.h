@@ -12,7 +12,7 @@
 
 namespace fxpress::tensor {
 
-// read_facts() implements core::ReadTensorFacts, and fake_like() core::FakeLike.
+// read_facts() implements core::ReadTensorFacts. fake_like() implements core::FakeLike.
 bool read_facts(void* tensor, core::TensorFacts* facts);
 void* fake_like(void* fake, void* storage, bool protects);
 
@@ -20,7 +20,7 @@ void* fake_like(void* fake, void* storage, bool protects);
 // evaluated. If `storage` is nullopt, creates a storage as large as the storage of `pattern`.
 at::Tensor like_pattern(const at::Tensor& pattern, const std::optional<at::Storage>& storage);
 
-// The numbers of a tensor, and the size of a new storage for it.
+// The bytes of a new storage for a tensor, and the tensor's sizes, strides and offset.
 struct Numbers {
   c10::SymInt bytes;
   std::vector<c10::SymInt> sizes, strides;
@@ -32,17 +32,16 @@ struct Numbers {
 at::Tensor make_meta(const Numbers& numbers, at::ScalarType dtype,
                      const std::optional<at::Storage>& storage);
 
-// Returns a copy of a fake tensor with the storage of `base`, or with a new storage. `edge` has the
-// gradient edge of the copy. Symbolic `numbers` must equal the numbers of `fake`. The copy keeps
-// torch's cached facts about the layout of `fake`, except the number of elements, which is computed
-// again.
+// Returns a copy of a fake tensor, with the storage of `base` if set, else with a new storage. The
+// copy gets the gradient edge of `edge`. `numbers` replace the SymInts of `fake`, and must be equal
+// to them. The copy keeps the layout facts that torch has cached for `fake`, except the number of
+// elements.
 PyObject* fake_result(PyObject* fake, const std::optional<at::Tensor>& base,
                       const std::optional<at::Tensor>& edge, const std::optional<Numbers>& numbers,
                       bool protects);
 
-// Returns a bit for each fact about the layout of a tensor with symbolic sizes that torch has
-// computed and cached, such as whether the tensor is contiguous. `kUndecided` is set if a fact
-// depends on the values of symbols.
+// Returns a bit for each layout fact that torch has cached for a tensor with symbolic sizes, such
+// as is_contiguous. Also sets `kUndecided` if one of these facts depends on the values of symbols.
 int known_layout(const at::Tensor& tensor);
 constexpr int kUndecided = 128;
 
@@ -52,8 +51,8 @@ class Layout {
   // Copies the layout of a tensor with symbolic sizes.
   explicit Layout(const at::Tensor& tensor);
 
-  // Gives a tensor with symbolic sizes these facts and, from `numbers`, equal sizes, strides and
-  // offset. `elements` is the number of elements if it is one of the facts.
+  // Gives these facts to a tensor with symbolic sizes. `numbers`: sizes, strides and offset, equal
+  // to the numbers of the layout. `elements`: the number of elements if it is one of the facts.
   void give(const at::Tensor& tensor, const Numbers& numbers, const c10::SymInt& elements) const;
 
  private:

@@ -50,7 +50,7 @@ inline bool is_plain_class(PyObject* value) {
   return THPVariable_CheckExact(value) || is_parameter(value);
 }
 
-// Whether modes or functionalization intercept copies, which must then be calls of torch.
+// Whether modes or functionalization intercept operators. If so, torch must make the copies.
 inline bool copies_are_observed() {
   return c10::impl::TorchDispatchModeTLS::any_modes_set() ||
          c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::Functionalize);

@@ -21,7 +21,7 @@ namespace py = pybind11;
 
 namespace {
 
-// Returns a value's tensor if it is a plain view of a storage and not of a subclass; else null.
+// Returns the tensor of a value, or null unless it is a plain view and not of a subclass.
 const at::Tensor* view_of_storage(PyObject* value) {
   if (!is_plain_class(value)) return nullptr;
   const at::Tensor& tensor = THPVariable_Unpack(value);

@@ -14,9 +14,9 @@ namespace fxpress::tensor {
 // (address, bytes) of a tensor's storage. Both are 0 if the storage is empty or a meta storage.
 using StoragePlace = std::pair<uintptr_t, int64_t>;
 
-// Returns the address and size of each tensor's storage; nullopt for a tensor that is not a plain
-// view: of a subclass, not strided, quantized, conjugated or negated. The capsule keeps the
-// storages alive.
+// Returns the address and size of each tensor's storage. Returns nullopt for values that are not
+// plain views, such as subclasses, and sparse, quantized, conjugated or negated tensors. The
+// capsule keeps the storages alive.
 std::pair<std::vector<std::optional<StoragePlace>>, pybind11::capsule> storage_places(
     const std::vector<pybind11::object>& values);
 
@@ -36,9 +36,9 @@ std::vector<at::Tensor> storages_of(const std::vector<at::Tensor>& tensors);
 std::pair<std::vector<at::Tensor>, std::vector<uintptr_t>> allocate_bytes(
     const std::vector<int64_t>& sizes, const at::Device& device);
 
-// Returns for each value a tensor with the value's metadata on storages[number]; None for -1. A
-// value that occurs twice gets one tensor. ValueError for a storage that is smaller than the
-// value's storage.
+// Returns for each value a tensor on storages[number] with the metadata of the value, or None if
+// the number is -1. A value that occurs twice gets one tensor. ValueError for a storage that is
+// smaller than the value's storage.
 pybind11::list views_like(const pybind11::list& values, const std::vector<int64_t>& numbers,
                           const std::vector<at::Tensor>& storages);
 

@@ -439,7 +439,7 @@ class Printer {
     close(own, precedence);
   }
 
-  // Prints an `and` or `or`. Like ast.unparse, requires a higher precedence for each next operand.
+  // Prints an expression with `and` or `or`. Like ast.unparse, raises `wanted` for each operand.
   void boolean(const Expressions::Expression& e, int precedence) {
     const int own = e.text == "or" ? kOr : kAnd;
     open(own, precedence);

@@ -13,8 +13,8 @@ using core::NodeId;
 
 // Node.replace_all_uses_with sets the arguments of each user again, which moves the user to the end
 // of Node.users of all its inputs. This function numbers the moves that occur if the nodes in
-// `replaced` are replaced in order. Returns the number of each node's last move; 0 if it has none.
-// The order of Node.users is then the order of these numbers; graph order if they are equal.
+// `replaced` are replaced in order. Returns for each node the number of its last move, or 0.
+// Node.users is then sorted by these numbers; users with number 0 come first, in graph order.
 //
 // Requires graph.link_users().
 inline std::vector<uint32_t> last_moves(const core::Graph& graph,

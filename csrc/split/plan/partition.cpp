@@ -55,8 +55,8 @@ void Partitioning::record_output(NodeId def) {
 }
 
 FlatMap::Inserted Partitioning::add_input(NodeId def, PartitionId user) {
-  // Uses of a value by one partition are usually consecutive; inputs_ is needed only for a value
-  // that several partitions use alternately.
+  // Uses of a value by one partition are usually consecutive, so last_input_ has the slot. If
+  // several partitions use the value alternately, inputs_ has the slot.
   std::vector<NodeId>& inputs = partitions_[user.value()].inputs;
   const uint64_t last = last_input_[def.value()];
   if (last != kNever && (last >> 32) == user.value()) return {static_cast<uint32_t>(last), false};

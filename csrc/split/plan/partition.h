@@ -1,4 +1,4 @@
-// Records the values that each partition of a graph needs from other partitions.
+// Records the values that each partition of a graph needs from outside of the partition.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +18,8 @@ using core::PartitionId;
 
 struct Partition {
   std::vector<NodeId> nodes;            // its nodes, in graph order
-  std::vector<NodeId> inputs;           // values of other partitions, in order of first use
-  std::vector<NodeId> outputs;          // values that other partitions need, in order of first use
+  std::vector<NodeId> inputs;           // values from outside, in order of first use
+  std::vector<NodeId> outputs;          // values that are used outside, in order of first use
   std::vector<PartitionId> dependents;  // partitions that use its values, in order of first use
 };
 
@@ -30,14 +30,14 @@ class Partitioning {
   // `assignment` gives the partition of each node, or an invalid id.
   Partitioning(const Graph& graph, std::span<const PartitionId> assignment, size_t partitions);
 
-  // Records that `user`, in a partition, uses `def`. `use`: position in graph.inputs. Returns true
-  // if this call makes `def` an input of the user's partition; the caller then records the symbols
-  // of `def`. If record_symbol() has added `def` before, there is nothing to record: `def` has no
-  // symbol except the symbol that it binds.
+  // Records that `user`, a node in a partition, uses `def`. `use`: position in graph.inputs.
+  // Returns true if this call makes `def` an input of the user's partition. The caller must then
+  // record the binders of the symbols in `def`. Inputs that record_symbol() has added bind a symbol
+  // and have no other symbols, so nothing is left to record.
   bool record_use(uint32_t use, NodeId def, NodeId user);
 
-  // Makes `def` an input of `user_partition`, because it binds a symbol in the shape of another
-  // input. Does nothing if `user_partition` contains `def`.
+  // Makes `def` an input of `user_partition`. `def` binds a symbol in the shape of another input.
+  // Does nothing if `user_partition` contains `def`.
   void record_symbol(NodeId def, PartitionId user_partition);
 
   // Records that the graph's output node uses `def`.
@@ -48,7 +48,7 @@ class Partitioning {
 
   const std::vector<Partition>& partitions() const { return partitions_; }
 
-  // By use: position of the value in the inputs of the user's partition; kLocal: not an input.
+  // By position in graph.inputs: index in the inputs of the user's partition, or kLocal if none.
   std::span<const uint32_t> input_slots() const { return input_slots_; }
   static constexpr uint32_t kLocal = 0xffffffffu;
 

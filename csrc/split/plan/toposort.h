@@ -10,10 +10,10 @@ namespace fxpress::split {
 
 using core::PartitionId;
 
-// Returns the topological order of torch.fx.passes.split_module. Ready partitions are on a stack:
-// first all partitions without a dependency, in order of appearance. The last one is popped first.
-// dependents[p] lists each partition that needs p once, in order of first use. If there are cycles,
-// the result lacks their partitions and all partitions that depend on them.
+// Returns the topological order of torch.fx.passes.split_module. Partitions whose dependencies are
+// done are on a stack. At first, the stack has all partitions without a dependency, in order of
+// appearance. dependents[p] lists each partition that needs p once, in order of first use. If there
+// are cycles, the result lacks their partitions and all partitions that depend on them.
 std::vector<PartitionId> partition_order(std::span<const std::vector<PartitionId>> dependents);
 
 // Returns the partitions of one cycle, each followed by a partition that needs it; empty without a
