@@ -353,9 +353,9 @@ PyObject* FrameWriter::write_call(fx::GraphWriter& writer, PlannedId id) {
     keywords = plan_.signatures.calls[callee.signature].keywords;
   }
   const size_t positional = own.size() - keywords.size();
-  // Give the node's inputs the order that torch gives them. torch inserts passed values one by one
-  // at the front of Node.args, which appends them to the inputs. For exported programs, torch later
-  // assigns Node.args again, which sorts the inputs like the args.
+  // Sort the node's inputs (Node.all_input_nodes) as torch does. torch inserts passed values one by
+  // one at the front of Node.args, and each new value is appended to the inputs. For exported
+  // programs, torch later assigns Node.args again, which sorts the inputs like the args.
   std::vector<PyObject*> inputs = own;
   if (plan_.program.is_exported) {
     inputs.insert(inputs.begin(), arguments.begin(), arguments.end());
@@ -367,7 +367,7 @@ PyObject* FrameWriter::write_call(fx::GraphWriter& writer, PlannedId id) {
   Ref kwargs = keywords.empty() ? Ref::borrow(fx::no_kwargs)
                                 : keyword_arguments(keywords, std::span(own).subspan(positional));
 
-  // A call with a preserved signature has no meta["val"]: items of its flattened result have it.
+  // A call with a preserved signature has no meta["val"]; items of its flattened result have it.
   Ref meta;
   if (callee.signature != CallFrame::kNoSignature) {
     meta = Ref::steal(PyDict_New());

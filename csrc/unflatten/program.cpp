@@ -81,7 +81,7 @@ class MetaReader {
     return last_;
   }
 
-  // Reads an entry of nn_module_stack, cached by identity: nodes of one module share key and value.
+  // Reads an entry of nn_module_stack. Caches it by identity, because nodes of one module share it.
   const ModuleCall& known_scope(PyObject* node, PyObject* key, PyObject* value) {
     const auto hash = reinterpret_cast<uintptr_t>(key) * 31 + reinterpret_cast<uintptr_t>(value);
     const auto [index, added] = index_.insert(hash, static_cast<uint32_t>(known_.size()));
@@ -94,7 +94,7 @@ class MetaReader {
     return known_[index].scope;
   }
 
-  // Copies an OrderedDict into a dict, because PyDict_Next does not follow its order.
+  // Copies an OrderedDict into a dict, because PyDict_Next ignores OrderedDict's order.
   static Ref in_order(PyObject* mapping) {
     const Ref items = Ref::steal(PyMapping_Items(mapping));
     Ref dict = Ref::steal(PyDict_New());
@@ -287,7 +287,7 @@ class ProgramReader {
       PlannedWrite& write = writes[i];
       const bool is_input = source_.ops[write.value.value()] == Op::kPlaceholder;
       if (!aliases[write.value.value()].empty() && !snapshots_.contains(write.value.value())) {
-        // Save the value: a write may change it before it is read, as in a swap of buffers.
+        // Save the value, because a write may change it before it is read, as in a swap of buffers.
         snapshots_.emplace(write.value.value(), name_for(fx::symbols.clone));
       }
       if (mutations_[i].target == WriteTarget::kParameter) {

@@ -1,5 +1,5 @@
-// Reads an exported program for unflatten: its flat graph, with the writes that its signature
-// describes, and the stack of modules of each node.
+// Reads an exported program for unflatten. Adds the writes that the signature describes to the flat
+// graph, and reads the module stack of each node.
 #pragma once
 
 #include <string>
@@ -22,7 +22,7 @@ struct Mutation {
 
 struct Mutations {
   const std::vector<Mutation>& outputs;
-  PyObject* may_alias;  // (node) -> bool: a result may be an argument or a view of an argument
+  PyObject* may_alias;  // (node) -> bool: whether a result may be an argument or its view
 };
 
 // How a node of the program relates to its origin, a node of the source.
@@ -48,7 +48,7 @@ struct FlatProgram {
   std::vector<core::NodeId> origin;   // by node: its origin in the source
   std::vector<FlatKind> kinds;        // by node: its FlatKind
   std::vector<uint8_t> is_placed;     // by node: whether it is in the module of the node before it
-  std::vector<Ref> names;             // by node: the name that its copies request
+  std::vector<Ref> names;             // by node: the name that copies of the node request
   std::vector<core::NodeId> node_of;  // by name in the source, see node_named()
   bool is_exported = false;           // whether the outputs begin with the mutated values
   size_t skipped_outputs = 0;         // number of mutated values
@@ -61,7 +61,7 @@ struct FlatProgram {
   std::vector<Ref> types;                        // classes of modules, by the numbers in scopes
   Ref root_type;                                 // class of the root, or None
 
-  // Returns the Python string of an id, borrowed. It is created once: names such as "weight" recur.
+  // Returns the Python string of an id, borrowed. Caches it, because names such as "weight" recur.
   PyObject* string(core::StringId id) {
     if (string_objects.size() <= id.value()) string_objects.resize(strings.size());
     Ref& object = string_objects[id.value()];
@@ -78,8 +78,8 @@ struct FlatProgram {
   }
 };
 
-// Fills an empty program. `drop_dead_code`: leaves out nodes without effect or user. `is_exported`:
-// whether the graph comes from torch.export; if so, cuts stacks that do not nest, and skips the
+// Fills an empty program. If `drop_dead_code`, omits nodes that have neither effects nor users. If
+// `is_exported` (the graph is from torch.export), cuts stacks that do not nest, and skips the
 // mutated outputs. Raises torch's AssertionError unless the last node is an output with 1 argument.
 void read_program(FlatProgram& program, PyObject* graph, const Mutations& mutations,
                   bool is_exported, bool drop_dead_code);

@@ -91,11 +91,11 @@ void ProgramState::copy(StringId name, StateRole role, uint32_t value, uint32_t 
   if (role != StateRole::kConstant) entry<uint8_t>(is_assigned_, name, 0) = 1;
 }
 
-// Also plans parameters and buffers that the graph does not use. They may be second names of
-// tensors that the graph uses. All others are copied only if HeldState::copies_unused is set.
+// Also assigns parameters and buffers that the graph does not use. Copies them only if they are
+// second names of tensors that the graph uses, or if HeldState::copies_unused is set.
 void ProgramState::plan(const HeldState& held) {
   for (auto& table : copy_of_) table.assign(held.groups.size(), kNone);
-  std::vector<uint8_t> is_used[2];  // by group: used as a buffer, as a parameter
+  std::vector<uint8_t> is_used[2];  // by group: whether it is used as a buffer [0] or parameter [1]
   for (auto& table : is_used) table.assign(held.groups.size(), 0);
   for (const Input& input : inputs_) {
     if (input.role != StateRole::kParameter) continue;
@@ -155,7 +155,7 @@ void ProgramState::plan_targets(const HeldState& held) {
     raise(PyExc_AssertionError, "constant %R id not found in consts_map",
           PyList_GET_ITEM(held.names, static_cast<Py_ssize_t>(i)));
   }
-  // add() leaves out values that share nothing with an input: no placeholder passes them.
+  // add() omits values that share nothing with an input, because no placeholder passes them.
   for (size_t i = 0; i < held.constants_begin; ++i) {
     if (!holds(is_known, value_names_[i])) add(i);
   }

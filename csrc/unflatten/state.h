@@ -34,8 +34,8 @@ struct HeldState {
 // the group is used both as a parameter and in another role.
 class ProgramState {
  public:
-  // Raises KeyError if the specs name state that the program does not have; AssertionError for
-  // specs and constants that torch.export does not write.
+  // Raises KeyError if a spec refers to state that the program does not have. Raises AssertionError
+  // for specs and constants that torch.export never writes.
   explicit ProgramState(const HeldState& held);
 
   // The values to copy, and which of the copies are parameters.

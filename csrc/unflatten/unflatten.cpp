@@ -27,8 +27,8 @@ void append_number(std::string& out, uint64_t number) {
 }
 
 // Decides whether two calls of a module have the same graph. Compares what torch's textual dump of
-// a graph shows (ops, functions, attributes, arguments), and for calls in the graph also the module
-// and its graph.
+// a graph shows (ops, functions, attributes, arguments), and the modules and graphs of the calls in
+// the graph.
 class FrameComparer {
  public:
   explicit FrameComparer(const UnflattenPlan& plan) : plan_(plan) {}
@@ -37,7 +37,7 @@ class FrameComparer {
     if (graph_of_.empty()) {
       graph_of_.resize(plan_.outline.frames.size());
       position_.resize(plan_.outline.nodes.size());
-      // Dump callees before their callers: the frames of callees come after their callers' frames.
+      // Iterate backwards to dump callees first: the frame of a callee comes after its caller's.
       for (size_t i = graph_of_.size(); i-- > 1;) dump(FrameId(i));
     }
     return graph_of_[a.value()] == graph_of_[b.value()];
@@ -115,7 +115,7 @@ class FrameComparer {
   }
 
   void dump_arguments(PyObject* object, fx::InputCursor<PlannedId>& inputs, std::string& out) {
-    // Owns a container: str() runs Python code, which may remove the container from its parent.
+    // Owns a container, because str() runs Python code that may remove it from its parent.
     struct DumpedContainer {
       ArgCursor cursor;
       Ref held;  // the container

@@ -12,7 +12,7 @@ namespace fxpress::unflatten {
 struct UnflattenSource {
   PyObject* graph;      // the flat graph
   PyObject* owner;      // the module with the attributes of get_attr nodes
-  PyObject* may_alias;  // (node) -> bool: a result may be an argument or a view of an argument
+  PyObject* may_alias;  // (node) -> bool: whether a result may be an argument or its view
   PyObject* parts;      // frozenset: functions that return an inner tensor of a tensor subclass
   std::vector<Mutation> mutations;
   PyObject* signatures;                     // list of tuples: signatures of preserved calls
@@ -21,11 +21,11 @@ struct UnflattenSource {
   std::vector<std::string> paths;           // dotted paths of the original modules, in order
   ModuleClasses classes;
   bool run_with_interpreter;
-  bool drop_dead_code;  // leave out nodes without effect or user
+  bool drop_dead_code;  // omit nodes that have neither effects nor users
 };
 
-// Fills `root`, whose graph is empty, and changes nothing else. Returns (the root's class in
-// nn_module_stack or None, [(CutStack::node, paths, dropped) of each cut stack]). Raises torch's
+// Fills `root`, whose graph is empty, and changes nothing else. Returns a pair: the root's class in
+// nn_module_stack, or None, and a list with (node, paths, dropped) of each CutStack. Raises torch's
 // errors for broken programs, with the node in the message.
 pybind11::tuple unflatten(const UnflattenSource& source, PyObject* root);
 

@@ -155,8 +155,8 @@ class ModuleWriter {
   }
 
   // Whether the module is the first call of a dispatcher. The calls share the dispatcher's tables,
-  // but have another class with other attributes. So the names in the tables are checked again for
-  // the first call, on behalf of all calls.
+  // but not its class, so their attributes differ. The names in the tables are therefore checked
+  // again, for the first call on behalf of all calls.
   bool is_first_call(ModuleId module) const {
     const auto found = dispatched_by_.find(module.value());
     return found != dispatched_by_.end() &&
@@ -227,8 +227,8 @@ class ModuleWriter {
     return "";
   }
 
-  // Replaces a module's dict `name`, such as _buffers, by the dict of the module's group; returns
-  // true. For the first module of a group, makes its dict the group's dict; returns false.
+  // If a group of modules has a dict `name`, such as _buffers, replaces the module's dict by it and
+  // returns true. Otherwise the module's dict becomes the group's dict; returns false.
   static bool share(std::unordered_map<uint32_t, Ref>& tables, uint32_t group, PyObject* dict,
                     PyObject* name) {
     const auto [it, added] = tables.try_emplace(group);

@@ -1,4 +1,4 @@
-// Creates modules from an outline. Graphs, children and state are created once, in final form.
+// Creates the modules of an Outline. Graphs, children and state are created once, in final form.
 #pragma once
 
 #include <vector>
@@ -53,13 +53,13 @@ struct WrittenModules {
 // Fills `root`, a module whose __init__ has run. Creates the modules below, except `existing`.
 WrittenModules write_modules(const UnflattenPlan& plan, PyObject* root);
 
-// Writes the graphs of modules: one for each call frame of the outline.
+// Writes one graph for each CallFrame.
 class FrameWriter {
  public:
   FrameWriter(const UnflattenPlan& plan, fx::NameWriter& name_writer);
 
-  // Writes a new graph, or writes into `into`, a graph without nodes; returns the graph. Stores the
-  // graph's call_module nodes in `call_nodes`, by frame.
+  // Writes a frame's graph into `into`, a graph without nodes, or into a new graph if `into` is
+  // empty. Returns the graph. Stores its call_module nodes in `call_nodes`, by frame.
   Ref write(core::FrameId frame, Ref into, std::vector<Ref>& call_nodes);
 
   // The targets of the placeholders of the graph that was written last.

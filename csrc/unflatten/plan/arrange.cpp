@@ -27,7 +27,7 @@ class StateLowering {
     }
   }
 
-  // Visits children before parents, because a parent only needs state that is still used then.
+  // Visits children first, so that a parent gets get_attr nodes only for state that is still used.
   void run() {
     struct ModuleVisit {
       ModuleId module;
@@ -64,7 +64,7 @@ class StateLowering {
 
   void sink(FrameId id, std::string_view path) {
     CallFrame& frame = outline_.frames[id.value()];
-    // Go backwards: torch names get_attr nodes in the order of the placeholders in the graph.
+    // `front` is reversed, and torch names get_attr nodes in the order of the placeholders.
     for (size_t k = frame.front.size(); k-- > 0;) {
       if (sink_input(frame, id, frame.front[k], path)) count_use(frame.passed[k], -1);
     }

@@ -1,4 +1,4 @@
-// Runs the steps after outline(): moves state into modules, merges equal calls, sorts modules.
+// Completes the plan that outline() makes: moves state into modules, merges calls, sorts modules.
 #pragma once
 
 #include <deque>
@@ -22,24 +22,24 @@ using core::StringPool;
 
 // ---- state ----
 
-// Moves state from the arguments of module calls into the modules: placeholders for parameters,
-// buffers and constants become get_attr nodes of the module that owns the state. targets: for each
-// node of the flat graph, the dotted names of the state if the node is a placeholder of state. If
-// one of the names is below a module's path, the module owns the state, and names its attribute by
-// the first such name. Otherwise an outer module owns the state.
+// Replaces placeholders for state (parameters, buffers and constants) by get_attr nodes in the
+// module that owns the state, so that calls do not pass state as arguments. targets: by node of the
+// flat graph, the dotted names of the state if the node is a placeholder for state, else nothing. A
+// module owns the state if one of these names is below the module's path. The first such name is
+// the name of the attribute. If there is none, an outer module owns the state.
 void lower_state(Outline& outline, ModuleTree& tree, StringPool& strings,
                  const std::vector<std::vector<StringId>>& targets);
 
-// Finds the modules to which state with a dotted name belongs. There may be several, because each
-// call of a module becomes a separate module, and all of them get the state.
+// Finds the modules that get the state with a dotted name. There may be several, because each call
+// of a module becomes a separate module, and all of these modules get the state.
 class StatePlaces {
  public:
-  // names: names of state that contain "@". A child "a@1" is a call of "a", unless one of these
-  // names is below "a@1".
+  // names: only the names of state that contain "@". A child "a@1" is a call of "a", unless one of
+  // these names is below "a@1".
   StatePlaces(ModuleTree& tree, StringPool& strings, ModuleId root,
               std::span<const std::string_view> names = {});
 
-  // Returns the modules at `path` with any call numbers: for "a.b", also at "a@1.b" and "a.b@2".
+  // Returns the modules at `path`, with and without call numbers: at "a.b", "a@1.b", "a.b@2" etc.
   // Adds missing modules. Nothing else may change the tree while this object is in use.
   const std::vector<ModuleId>& modules_at(std::string_view path);
 
@@ -65,14 +65,14 @@ using SameGraph = std::function<bool(FrameId, FrameId)>;
 // Call name of a merged call -> the call name that replaces it.
 using Redirects = std::unordered_map<uint32_t, StringId>;
 
-// Merges calls of one module object with equal graphs into one module. If the calls have the same
-// path, the later call runs the module of the earlier call. Otherwise the later path becomes a
-// second name of that module.
+// If calls of one module object have equal graphs, merges them into one module. If the calls have
+// the same path, the later call runs the module of the earlier call. Otherwise the later path
+// becomes a second name of that module.
 Redirects merge_calls(Outline& outline, ModuleTree& tree, StringPool& strings,
                       const SameGraph& same_graph);
 
-// For each call in Outline::displaced: merges it with the call that has its name now, if their
-// graphs are equal. Otherwise both calls keep their names.
+// Compares each call in Outline::displaced with the call that has taken its name. Merges the two
+// calls if their graphs are equal. Otherwise both calls keep their names.
 void merge_displaced(Outline& outline, ModuleTree& tree, StringPool& strings,
                      const SameGraph& same_graph);
 
@@ -84,14 +84,14 @@ struct Dispatcher {
   std::vector<ModuleId> calls;  // the modules of the calls, in order; may repeat
 };
 
-// Creates a dispatcher for each module with several preserved calls, and replaces the targets of
-// preserved calls by paths without call numbers. preserved: names of the calls with a signature.
+// Creates a dispatcher for each module with several calls whose signatures are preserved, and
+// replaces their targets by paths without call numbers. preserved: names of the preserved calls.
 std::vector<Dispatcher> dispatch_calls(Outline& outline, ModuleTree& tree, StringPool& strings,
                                        std::span<const StringId> preserved,
                                        const Redirects& redirects);
 
-// Sorts modules by position in `paths`, and modules that are not in `paths` by first appearance.
-// Adds empty modules for paths without a module.
+// Sorts modules by their position in `paths`. All other modules follow, by first appearance. Adds
+// empty modules for paths without a module.
 void arrange_modules(Outline& outline, ModuleTree& tree, StringPool& strings,
                      std::span<const StringId> paths);
 

@@ -41,7 +41,7 @@ class ModuleCallStacks {
   std::span<const ModuleCall> operator[](StackId id) const { return stacks_[id.value()]; }
   size_t size() const { return stacks_.size(); }
 
-  // Returns how many leading calls of a stack nest: the path of each is below the previous path.
+  // Returns the number of leading calls that are nested: each path is below the previous path.
   static size_t valid_depth(std::span<const ModuleCall> stack, const StringPool& strings);
 
  private:
@@ -49,9 +49,9 @@ class ModuleCallStacks {
   core::TextMap<uint32_t> ids_;                  // bytes of a stack -> id
 };
 
-// If all users of a node without a stack (such as a node that a pass added) were traced in one call
-// of one module, gives the node their stack. is_remade(node): whether each graph that uses the node
-// gets a separate copy of it, so that the node needs no stack.
+// Gives stacks to nodes without a stack, such as nodes that a pass added. If all users of such a
+// node were traced in one call of one module, the node gets their stack. is_remade(node): whether
+// each graph that uses the node gets a separate copy of it, so that the node needs no stack.
 void adopt_stacks(const Graph& graph, std::vector<StackId>& stacks,
                   const std::function<bool(NodeId)>& is_remade);
 

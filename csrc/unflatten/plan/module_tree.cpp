@@ -126,7 +126,7 @@ void ModuleTree::sort_children(ModuleId root, const Rank& rank) {
     StringId path;  // path of the child, without call numbers
   };
   std::vector<Visit> visits{{root, strings_.intern("")}};
-  FlatMap done;  // visited (table, path): calls of one module share a table
+  FlatMap done;  // visited pairs (table, path); calls of one module share a table
   std::vector<Ranked> order;
   while (!visits.empty()) {
     const Visit visit = visits.back();

@@ -62,7 +62,7 @@ class ModuleTree {
   // Returns the module at a dotted path below `from`, or an invalid id.
   ModuleId find(ModuleId from, std::string_view path) const;
 
-  // Returns the parent of `path` and its last part. make(prefix) creates a missing module.
+  // Returns the parent module and the last part of `path`. make(prefix) creates a missing module.
   template <class Make>
   std::pair<ModuleId, StringId> parent_of(ModuleId from, std::string_view path, Make make) {
     size_t start = 0;

@@ -112,7 +112,7 @@ class Outliner {
     values_.assign(key(id, node), planned.value() << 1 | 1);
   }
 
-  // Returns the planned node for a value in a frame's graph; if needed, plans to pass the value.
+  // Returns a value's planned node in a frame. If there is none, plans to pass or recompute it.
   PlannedId value(FrameId where, NodeId node) {
     struct Task {
       FrameId frame;
@@ -321,8 +321,8 @@ class Outliner {
     return strings_.intern(std::string(strings_.text(path)) + '@' + std::to_string(call));
   }
 
-  // Adds the callee's module to the tree, and missing modules between caller and callee, without a
-  // class. If a later call has the path of such a module, it uses the module and sets the class.
+  // Adds the callee's module to the tree, and missing modules (without a class) between caller and
+  // callee. If a later call has the path of such a module, the call uses it and sets its class.
   void add_to_tree(CallFrame& callee, uint32_t type) {
     const CallFrame& caller = frame(callee.parent);
     const std::string_view caller_path = strings_.text(caller.path);

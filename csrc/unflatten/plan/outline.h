@@ -1,8 +1,8 @@
 // Plans the graphs of the modules in which the nodes of a flat graph were traced.
 //
-// outline() walks over the flat graph, and enters and leaves module calls by each node's stack. It
-// creates no Python objects. Each call is a CallFrame. It lists the planned nodes of its graph
-// twice: in order of creation, which determines the names of the nodes, and in graph order.
+// outline() walks over the flat graph, and enters and leaves module calls by each node's stack of
+// modules. It creates no Python objects. A CallFrame describes one call. It lists the planned nodes
+// twice: in order of creation, which determines their names, and in graph order.
 #pragma once
 
 #include <functional>
@@ -68,7 +68,7 @@ struct PlannedNode {
   bool removed = false;      // not in the final graph; its name stays taken
   bool lose_custom = false;  // its custom meta has moved to the call
   FrameId frame;             // the frame whose graph has the node
-  NodeId source;             // the flat node that it copies or provides, or invalid
+  NodeId source;             // the flat node that it copies or whose value it has, or invalid
   uint32_t index = 0;        // see Planned
   uint32_t custom = 0;       // number of its meta["custom"]; 0: none
   uint32_t input_begin = 0;  // position of its first input in Outline::inputs
@@ -113,7 +113,7 @@ struct CallFrame {
   static constexpr uint32_t kNoSignature = 0xffffffffu;
 };
 
-// Why a flat graph cannot be outlined.
+// Why outline() rejects a flat graph.
 enum class OutlineFault : uint8_t {
   kNoStack,
   kNotBelowRoot,
@@ -125,7 +125,7 @@ enum class OutlineFault : uint8_t {
 
 class OutlineError : public std::runtime_error {
  public:
-  // `detail`: the module's path, or, for kNotDescendant, a message.
+  // `detail`: the name of the module call; for kNotDescendant, a message.
   OutlineError(OutlineFault what_fault, NodeId at, const std::string& detail)
       : std::runtime_error(detail), fault(what_fault), node(at) {}
   const OutlineFault fault;
@@ -152,8 +152,8 @@ struct OutlineSource {
 };
 
 struct Outline {
-  // The memory of the lists in `frames` and `calls`, which are destroyed before it. An assignment
-  // would free the memory before the lists, so only an outline without frames may be assigned to.
+  // The memory of the lists in `frames` and `calls`. Do not assign to an Outline that has frames:
+  // an assignment would free this memory before it destroys the lists.
   std::unique_ptr<std::pmr::monotonic_buffer_resource> memory =
       std::make_unique<std::pmr::monotonic_buffer_resource>();
   std::vector<CallFrame> frames;   // frames in order of entry; callers first
@@ -161,14 +161,14 @@ struct Outline {
   std::vector<PlannedId> inputs;   // inputs of all nodes; invalid: a constant of the signature
   std::vector<StringId> keys;      // keys of modules, in order of first entry
   std::vector<std::pmr::vector<FrameId>> calls;  // by position in `keys`: frames
-  std::vector<FrameId> displaced;      // frames whose name a later call has; callers first
+  std::vector<FrameId> displaced;      // frames whose names later calls have taken; callers first
   ModuleId root;                       // root of the tree
   std::vector<uint32_t> module_frame;  // by module: its frame, or kNoFrame
   std::vector<uint32_t> module_type;   // by module: number of its class, or ModuleCall::kNoType
 
   static constexpr uint32_t kNoFrame = 0xffffffffu;
 
-  // Whether the outliner added the module. Later steps may add modules without a graph.
+  // Whether outline() added the module. Later steps may add modules without a graph.
   bool is_outlined(ModuleId module) const { return module.value() < module_frame.size(); }
   FrameId frame_of(ModuleId module) const {
     const uint32_t frame = is_outlined(module) ? module_frame[module.value()] : kNoFrame;
@@ -188,7 +188,7 @@ struct Outline {
   std::vector<PlannedId> order(FrameId frame) const;
 };
 
-// Outlines a flat graph; adds to `strings` and `tree`. Throws OutlineError.
+// Plans the modules of a flat graph. Adds to `strings` and `tree`. Throws OutlineError.
 Outline outline(const OutlineSource& source, StringPool& strings, ModuleTree& tree);
 
 }  // namespace fxpress::unflatten
