@@ -29,7 +29,7 @@ class Extent(NamedTuple):
     begin: int  # the byte offset of the tensor's first element in the file
     dtype: torch.dtype
     strides: tuple[int, ...]  # in elements
-    checked: Checked | None = None  # the part of the file with a checksum that contains the tensor
+    checked: Checked | None = None  # the part of the file, with a checksum, that has the tensor
     is_whole: bool = False  # whether the tensor is contiguous and fills `checked`
 
 
@@ -57,7 +57,7 @@ def _run(sizes: Sequence[int], strides: Sequence[int], order: Sequence[int], gap
 def _parts(
     sizes: Sequence[int], order: Sequence[int], whole: int
 ) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """Cut a box, read as `whole` bytes, into parts of about `_MOST`; yield (offsets, sizes)."""
+    """Cut a box (with gaps: `whole` bytes) into parts of about `_MOST`; yield (offsets, sizes)."""
     steps = list(sizes)
     for dim in order:
         if whole <= _MOST:
@@ -76,7 +76,7 @@ def _parts(
 def read_box(
     extent: Extent, offsets: Sequence[int], sizes: Sequence[int], target: torch.Tensor
 ) -> None:
-    """Copy a box of a stored tensor to `target`; compare the checksum of an entire tensor."""
+    """Copy a box of a stored tensor to `target`; check the checksum if the box is the tensor."""
     if 0 in sizes:
         return
     strides, item = extent.strides, extent.dtype.itemsize

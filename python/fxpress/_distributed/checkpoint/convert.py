@@ -203,7 +203,7 @@ def _check_program(kind: Form, program: Any, stages: int | None) -> None:
 
 
 def _own_weights(program: Any, limits: Limits | None) -> Callable[[str], torch.Tensor]:
-    """Return a function from the name of a weight to its value; KeyError for other names."""
+    """Return a function that returns a weight by name, or raises KeyError for unknown names."""
     if isinstance(program, ExportedProgram):
         state = program.state_dict
         return lambda name: state[name]
@@ -223,7 +223,7 @@ def _program_file(program: ExportedProgram | Path) -> Path | io.BytesIO:
 def _stages(
     program: Any, count: int | None, by: By, place: Path, loading: dict[str, Any]
 ) -> Iterator[Path]:
-    """Yield a folder of stages: `program`, or if `count` is given, a new folder in `place`."""
+    """Yield a folder of stages: `program` or, if `count` is given, a new folder in `place`."""
     if count is None:
         yield program
         return

@@ -61,7 +61,7 @@ def _bytes_of(item: WriteItem) -> int:
 
 
 def _is_needed(item: WriteItem) -> bool:
-    """Return whether a file contains an item; not values, nor empty slices of non-empty tensors."""
+    """Return False for values and empty slices of non-empty tensors, which files do not contain."""
     if item.type is WriteItemType.BYTE_IO:
         return False
     return _bytes_of(item) > 0 or math.prod(item.tensor_data.size) == 0

@@ -1,4 +1,4 @@
-"""Rename the files of all ranks into place: a checkpoint is visible in full or not at all."""
+"""Rename the files of all ranks into place, so that a checkpoint is complete or invisible."""
 
 from __future__ import annotations
 

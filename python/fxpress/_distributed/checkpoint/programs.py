@@ -151,7 +151,7 @@ def _read_in_full(
     options: ReaderOptions,
     load_options: Options,
 ) -> torch.Tensor:
-    """Read a tensor in full; reopen its archive, `before`, unless the archive is at a URL."""
+    """Read a tensor of the archive `before` in full; reopen the archive unless it is at a URL."""
     with before if isinstance(before, RemoteArchive) else _archive_of(file, options) as archive:
         try:
             values = read_values(archive, [payload], names.WEIGHTS_DIR, load_options)
@@ -199,7 +199,7 @@ class StageFile(NamedTuple):
 
 
 def stage_files(folder: AnyPath, limits: Limits | Budget | None) -> list[StageFile]:
-    """Return the files that the manifest of a folder names, in the order of the stages."""
+    """Return the files that are listed in a folder's manifest, in the order of the stages."""
     path = folder / MANIFEST
     data = read_path(path)
     try:

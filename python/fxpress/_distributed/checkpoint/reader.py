@@ -151,7 +151,7 @@ class ArchiveReader(StorageReader):  # type: ignore[misc]
         described: dict[str, Any] = {
             name: TensorStorageMetadata(
                 TensorProperties(
-                    # Planners need a torch.dtype. Reading raises an error if torch lacks it.
+                    # Planners need a torch.dtype. Reading raises an error if torch lacks the dtype.
                     dtype=stored.dtype if isinstance(stored.dtype, torch.dtype) else torch.uint8
                 ),
                 torch.Size(stored.sizes),

@@ -92,7 +92,7 @@ def index_of(metadata: Metadata, results: list[WriteResult], number: str) -> dic
 
 
 def _chunk(about: TensorStorageMetadata, index: MetadataIndex) -> ChunkStorageMetadata:
-    """Return the chunk of a tensor that an index refers to."""
+    """Return the chunk to which an index refers."""
     hint = index.index
     if hint is not None and hint < len(about.chunks) and about.chunks[hint].offsets == index.offset:
         return about.chunks[hint]

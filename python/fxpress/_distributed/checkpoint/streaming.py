@@ -41,7 +41,7 @@ class _Planner(SavePlanner):  # type: ignore[misc]
     def set_up_planner(
         self, state_dict: Any, storage_meta: StorageMeta | None = None, is_coordinator: bool = False
     ) -> None:
-        """Ignore `state_dict`: the tensors are in files."""
+        """Ignore `state_dict`, because the tensors are in files."""
 
     def create_local_plan(self) -> SavePlan:
         """Return a plan to write each tensor in full, and each value."""

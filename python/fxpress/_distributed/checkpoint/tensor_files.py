@@ -44,7 +44,7 @@ def add_file(weights: Weights, path: AnyPath, budget: Budget) -> None:
 
 
 def add_by_index(weights: Weights, path: AnyPath, index: Any, budget: Budget) -> None:
-    """Add the tensors that `weight_map` in an index names; transformers writes such indexes."""
+    """Add the tensors in the `weight_map` of an index, such as an index of transformers."""
     try:
         place_of = {str(name): str(file) for name, file in index["weight_map"].items()}
     except (KeyError, TypeError, AttributeError) as error:

@@ -15,7 +15,7 @@ from fxpress._base.errors import UnsupportedError
 from fxpress._files.errors import ArchiveError
 
 _DEEPEST = 64  # the maximum depth of nested containers
-# How many keys of a dict may satisfy `_has_chosen_hash`: keys with equal hashes slow the dict.
+# The maximum keys of a dict for which `_has_chosen_hash` is true. Equal hashes slow a dict down.
 _MOST_CHOSEN = 1000
 
 

@@ -112,7 +112,7 @@ def broadcast_failure(group: Any, stages: list[int]) -> Iterator[None]:
 def join_round(group: Any, patience: float = _MARGIN) -> int:
     """Return the number of this rank's round, which does not change until the rank has answered.
 
-    Only the store contains the number: a restarted process joins the others' round. A rank that
+    Only the store has the number, so that a restarted process joins the others' round. A rank that
     missed the previous round joins it, unless rank 0 joins the current one in `patience` seconds.
     """
     rank, store = distributed.get_rank(group), store_of(group)
@@ -138,13 +138,13 @@ def join_round(group: Any, patience: float = _MARGIN) -> int:
 
 
 def _end_round(store: Any, number: int, verdict: str) -> None:
-    """Begin the next round, then write the verdict: after reading it, ranks join the next round."""
+    """Begin the next round, then write the verdict, because its readers join the next round."""
     store.add(_ROUND, 1)
     store.set(f"agree/{number}/verdict", verdict)
 
 
 def _decoded(text: str) -> Answer:
-    """Parse an answer; list unknown and missing fields in its `fxpress` version, for the error."""
+    """Parse an answer; append the names of unknown and missing fields to its fxpress version."""
     try:
         fields = dict(json.loads(text))
     except (TypeError, ValueError):
@@ -174,7 +174,7 @@ def out_of_reach(names: list[str]) -> str:
 
 
 def _wait_until_read(store: Any, key: str, size: int, timeout: float) -> None:
-    """Wait until all ranks have read the verdict: the store may end when rank 0 exits."""
+    """Wait until all ranks have read the verdict, because the store may end with rank 0."""
     end = time.monotonic() + min(timeout, _MARGIN)
     while store.add(f"{key}/read", 0) < size - 1 and time.monotonic() < end:
         time.sleep(0.01)

@@ -128,8 +128,8 @@ def load_stage(
             URL are read at once.
         load_weights: if False, parameters and buffers are on the meta device, to be filled from a
             checkpoint; see `fxpress.checkpoint`.
-        mesh: a one-dimensional mesh of devices to cut the modules of the stage over. A rank reads
-            only its shard of each weight.
+        mesh: a one-dimensional mesh of devices, over which the modules of the stage are cut. A rank
+            reads only its shard of each weight.
         plan: with `mesh`, a plan for torch's `parallelize_module`, with names of modules of the
             original model. A name may belong to a module in another stage. `build_schedule` raises
             PipelineError for a name that no stage has; torch only warns.
@@ -146,8 +146,8 @@ def load_stage(
         OSError: a file cannot be read.
         PipelineError: the stages do not exist, the files do not belong together, or a file changes
             while it is read. With `plan`: torch cannot apply the plan, the mesh does not divide the
-            size of a weight, or the plan cuts two names of one weight differently, or a value that
-            another stage uses.
+            size of a weight, or the plan cuts two names of one weight differently, or cuts a value
+            that another stage uses.
         fxpress.ArchiveError, fxpress.LimitError, fxpress.SerializeError: the file is damaged.
         fxpress.UnsupportedError: the stage contains a feature that fxpress cannot read, or no
             installed package reads from the URL.

@@ -93,7 +93,7 @@ class StageModule(nn.Module):  # type: ignore[misc]
             return super()._apply(fn, recurse)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the stage's outputs as a tuple; the last stage returns a single output itself."""
+        """Return the stage's outputs as a tuple; the last stage returns a single output unpacked."""
         if not self._is_filled:
             self._check_state()
         values = self._first(args, kwargs) if self._is_first else self._received(args)
@@ -145,7 +145,7 @@ class StageModule(nn.Module):  # type: ignore[misc]
         return [self._fakes[each.name] for each in self.facts.inputs]
 
     def fill(self, tensors: tuple[torch.Tensor, ...]) -> None:
-        """Fill uninitialized input tensors with values that the stage can run with."""
+        """Fill uninitialized input tensors with values with which the stage can run."""
         known: dict[Any, Any] = {}
         for facts, tensor in zip(self.takes, tensors, strict=True):
             fake = self._fakes.get(facts.name)
@@ -296,7 +296,7 @@ class _Received(torch.autograd.Function):  # type: ignore[misc]
 
 
 class _Identity(torch.autograd.Function):  # type: ignore[misc]
-    """An identity function that returns a new tensor: torch detaches a stage's results in place."""
+    """An identity function that returns a new tensor, because torch detaches results in place."""
 
     @staticmethod
     def forward(context: Any, tensor: torch.Tensor) -> torch.Tensor:

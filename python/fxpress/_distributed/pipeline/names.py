@@ -36,7 +36,7 @@ def number_calls(graph: Graph) -> None:
                 calls += [{} for _ in range(depth + 1 - len(calls))]
                 calls[depth].setdefault(plain(key), []).append(key)
             outer = key
-    # The largest call gets the module's name, and the others the suffixes "@1", "@2".
+    # The largest call gets the module's name. All other calls get a suffix: "@1", "@2".
     numbers = {"": 0}
     for modules in calls:
         for keys in modules.values():
@@ -91,7 +91,7 @@ def kept(module: nn.Module) -> Iterator[None]:
 
 
 def restore_order(module: nn.Module, names: Iterable[str]) -> None:
-    """Sort modules, parameters and buffers as in the model: optimizers depend on the order."""
+    """Sort modules, parameters and buffers as in the model, because optimizers rely on it."""
     places: dict[str, int] = {}
     for number, name in enumerate(names):
         path = ""

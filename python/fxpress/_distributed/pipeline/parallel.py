@@ -67,7 +67,7 @@ def all_keys(stages: Iterable[dict[str, bool]]) -> dict[str, bool]:
 
 
 def check_keys(keys: dict[str, bool]) -> None:
-    """Raise PipelineError for a name in a tensor-parallel plan without a module in any stage."""
+    """Raise PipelineError if a name in a tensor-parallel plan has no module in any stage."""
     for name, has_module in keys.items():
         if not has_module:
             raise PipelineError(f"the plan names {name!r}, which is not a module that a stage runs")

@@ -107,7 +107,7 @@ def _module(program: ExportedProgram) -> GraphModule:
 
 
 def _pass_ends(whole: Cut) -> None:
-    """Make the first stage take all inputs of the program, and the last return all results."""
+    """Make the first stage take all inputs of the program. Make the last one return all results."""
     first, last = whole.stages[0], whole.stages[-1]
     results = [value for value, spec in whole.ends.results if not is_mutation(spec)]
     last.outputs = dict.fromkeys(value for value in results if isinstance(value, Node))

@@ -173,7 +173,7 @@ def _own(stages: LoadedStage | Sequence[LoadedStage]) -> list[LoadedStage]:
 
 
 def _placed(schedule: str, stages: list[LoadedStage], group: Any) -> tuple[list[list[int]], str]:
-    """Return each rank's stage numbers, and an error if this rank has other stages, else ""."""
+    """Return each rank's stage numbers, and an error if `stages` are wrong, else ""."""
     rank, size = distributed.get_rank(group), distributed.get_world_size(group)
     try:
         placed = placement(schedule, size, stages[0].count)
@@ -248,11 +248,11 @@ class _Shared(NamedTuple):
 
 
 class SharedGradients:
-    """Sums the gradients of parameters that several ranks have copies of."""
+    """Sums the gradients of parameters of which several ranks have copies."""
 
     def __init__(self, stages: list[LoadedStage], ranks: dict[int, int], group: Any) -> None:
         self._shared: list[_Shared] = []
-        # Sums use the group of all ranks: if only some ranks created a group, torch would name
+        # Sums use the group of all ranks. If only some ranks created a group, torch would name
         # later groups differently on each rank.
         self._group, self._own = group, distributed.get_rank()
         here = {

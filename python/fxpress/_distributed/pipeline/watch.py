@@ -23,7 +23,7 @@ _MAX_SEARCH = 5.0  # seconds that a failed rank searches for the cause
 class Watch:
     """Sends this rank's heartbeats, and finds the rank that made an operation fail.
 
-    `patience` is the timeout of communication in seconds; it leaves time to find the failed rank.
+    `patience` is the timeout of communication; the rest of `timeout` is for finding failed ranks.
     """
 
     def __init__(self, group: Any, names: list[str], timeout: float) -> None:
@@ -133,7 +133,7 @@ class Watch:
         return str(self._store.compare_set(f"{self._key}/cause", "", found).decode())
 
     def _find_failed_rank(self) -> str | None:
-        """Return which rank has failed, died or hangs, from causes and heartbeats in the store."""
+        """Return how another rank has failed, by the cause and the heartbeats in the store."""
         others = [rank for rank in range(len(self._names)) if rank != self._rank]
         start = time.monotonic()
         before = self._beats(others)
@@ -165,7 +165,7 @@ class Watch:
     def _beats(self, ranks: list[int]) -> dict[int, dict[str, Any]]:
         """Return the last heartbeats of ranks, each of which has sent at least one."""
         keys = [f"{self._key}/beat/{rank}" for rank in ranks]
-        # Use one request if possible: after a failed step, each rank reads the keys of all others.
+        # Use one request if possible, because each rank reads the keys of all others.
         several = self._store.has_extended_api()
         beats = self._store.multi_get(keys) if several else map(self._store.get, keys)
         return {rank: json.loads(beat) for rank, beat in zip(ranks, beats, strict=True)}
@@ -184,7 +184,7 @@ _WORDS = ("gloo/", "Connection closed by peer", "Connection reset by peer", "Bro
 
 
 def _first(error: BaseException) -> BaseException:
-    """Return the first cause of an exception: torch wraps some exceptions."""
+    """Return the first cause of an exception, because torch wraps some exceptions."""
     while error.__cause__ is not None:
         error = error.__cause__
     return error

@@ -55,8 +55,8 @@ def _same_storages(program: ExportedProgram, ends: Ends) -> dict[Node, Node]:
 def operations_of(module: GraphModule) -> list[Node]:
     """Return the operations in order; move each copy at the graph's end to the copied operation."""
     nodes = list(operations(module))
-    # Export appends copies into buffers to the graph's end. In that order, one stage would have to
-    # contain the copied operation, the copy and all operations between them.
+    # At the graph's end, export appends nodes that copy values to buffers. In that order, one stage
+    # would have to contain the copied operation, the copy and all operations between them.
     copies: dict[Node, list[Node]] = {}
     last = list(_last_copies(module.graph))
     for node in reversed(last):
@@ -85,7 +85,7 @@ def _last_copies(graph: Graph) -> Iterator[Node]:
 def unused_state(
     program: ExportedProgram, ends: Ends, places: SplitCallback | dict[Node, int]
 ) -> Iterator[tuple[Node, int]]:
-    """Yield each unused placeholder of state, and the first place that uses the state before it."""
+    """Yield each unused placeholder of state, and the first place that uses the previous state."""
     used = {node for node in ends.state if node.users or node in ends.written}
     if len(used) == len(ends.state):
         return

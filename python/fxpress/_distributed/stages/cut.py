@@ -88,7 +88,7 @@ def _take(made: Cut, stage: Stage, source: Node, stage_of: SplitCallback) -> Non
 
 
 def _home(made: Cut, value: Node, stage_of: SplitCallback) -> Stage:
-    """Return the stage that outputs a result: the stage that computes it, or else its last user."""
+    """Return the stage that outputs a result: the stage that makes it, or the last that uses it."""
     if value in stage_of:
         return made.stages[stage_of[value]]
     having = [stage for stage in made.stages if value in stage.state or value in stage.inputs]
@@ -113,7 +113,7 @@ def shared_of(lifetimes: Lifetimes, ends: list[int]) -> tuple[Shared, ...]:
 
 
 def shared_of_cut(program: ExportedProgram, cut: Cut) -> list[tuple[list[str], list[int]]]:
-    """Return the names of each tensor that several stages have copies of, and these stages."""
+    """Return, for each tensor of which several stages have copies, its names and these stages."""
     values = state_of(program)
     names: dict[Hashable, dict[str, None]] = {}
     uses: list[tuple[Hashable, int]] = []

@@ -40,7 +40,7 @@ class Division:
         return self._cheapest(places, reach, self._least(places, reach))
 
     def by_modules(self, places: list[int]) -> list[int]:
-        """Return the end of each stage; cut between modules, at the least depth within `_EVEN`."""
+        """Return the end of each stage; cut between modules, at the least depth `_EVEN` permits."""
         free = self._least(places, self._reach(places))
         best: tuple[int, list[int], Reach] | None = None
         most, refused = 0, None

@@ -20,7 +20,7 @@ class Lifetimes:
 
     crossing: list[int]  # bytes of the values that pass a cut before the operation
     alive: list[int]  # bytes of the values that are in memory while the operation runs
-    # Bytes of the result if it is to replace state or an input: the stage keeps it to its end.
+    # Bytes of a result that replaces state or an input. It is kept until the stage ends.
     written: list[int]
     uses: list[tuple[Hashable, ...]]  # the keys (`storage_of`) of the state that the operation uses
     state: dict[Hashable, State]  # key -> the storage

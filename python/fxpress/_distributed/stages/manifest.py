@@ -1,4 +1,4 @@
-"""Write and read `manifest.json`, and write `state.json`: only this module knows the fields.
+"""Write and read `manifest.json`, and write `state.json`. Only this module defines their fields.
 
 `manifest_of` describes stages to be written; `read_manifest` reads a manifest, which may be damaged
 or hostile.
@@ -208,7 +208,7 @@ class Value:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Result:
-    """A result of the entire program: a value of a stage or an input, or a constant."""
+    """A result of the entire program: an output of a stage, an input, or a constant."""
 
     source: tuple[int | None, str] | None
     constant: Any
@@ -242,7 +242,7 @@ class Manifest:
     stages: tuple[StageFacts, ...]
     # For each tensor that several stages have copies of, its names and the numbers of these stages.
     shared: tuple[tuple[tuple[str, ...], tuple[int, ...]], ...]
-    # Guards whose inputs no stage uses together. The first stage checks them: it gets all inputs.
+    # Guards whose inputs no stage uses together. The first stage has all inputs and checks them.
     unchecked_guards: tuple[str, ...]
 
     def __repr__(self) -> str:

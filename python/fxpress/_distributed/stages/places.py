@@ -20,7 +20,7 @@ _PASSED = (torch.Tensor, torch.SymInt)  # the types of inputs that torch's files
 
 
 def places_of(count: int, spans: Iterable[Span], stages: int) -> list[int]:
-    """Return the possible cuts, each as the number of the next operation, with 0 and `count`."""
+    """Return the possible cuts: for each, the number of the next operation; also 0 and `count`."""
     spans = list(spans)
     changes = [0] * (count + 1)  # how many more spans contain each place than the previous one
     for span in spans:

@@ -93,7 +93,7 @@ class Plan:
 
     @property
     def memory(self) -> tuple[int, ...]:
-        """For each stage, the bytes of its state and of its activations."""
+        """For each stage, the bytes of its state plus the bytes of its activations."""
         return tuple(map(sum, zip(self.state_bytes, self.activation_bytes, strict=True)))
 
     def stage_of(self, program: ExportedProgram) -> SplitCallback:
@@ -225,7 +225,7 @@ class Plan:
 
 
 def check_complete(plan: Plan) -> None:
-    """Raise StageError for a plan that `from_json` would refuse: users can build a `Plan`."""
+    """Raise StageError for a plan that `from_json` would refuse, because users can build plans."""
     try:
         content = plan._content()
     except (AttributeError, TypeError) as error:

@@ -23,7 +23,7 @@ from fxpress._tools.inspect.summary import UNOPENED, Summary, summarize
 
 _LONGEST = 400  # the maximum characters of a cell of a table
 _MOST_LINES = 12  # the maximum lines of one table, unless an option requests all
-_MOST_ROWS = 2_000  # the maximum rows if an option requests all: rich needs 0.4 ms for each row
+_MOST_ROWS = 2_000  # the maximum rows if an option requests all; rich needs 0.4 ms for each row
 _MOST_PARTS = 100  # the maximum number of programs of a file, or of nodes of one name
 _DEPTH = 2  # the default depth of the tree of modules
 

@@ -1,4 +1,4 @@
-"""Import modules that files need, and add the option that helps to the errors of loads."""
+"""Import modules that files need, and extend the errors of loads by the option that helps."""
 
 from __future__ import annotations
 

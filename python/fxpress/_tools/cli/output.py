@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from fxpress._tools.inspect.hashes import Further
 
-# rich is imported only to draw: `hash` and `verify` in a pipe do not need it.
+# rich is imported only to draw, because `hash` and `verify` in a pipe do not need it.
 _WIDE = 1_000_000  # columns of a console that does not break lines
 _LONGEST, _CUT = 199, " ... (fxpress --debug shows it all)"  # the maximum length of an error's line
 _FOLDERS = re.compile(r"(?<!\S)/[^\s:]*/")  # the folders of an absolute path

@@ -225,7 +225,7 @@ class _Checks:
 
 
 def _check_operators(targets: Iterable[str], further: Further | None) -> Found:
-    """Yield operators that `torch.json` lacks: faults if the installed torch does, else notes."""
+    """Yield operators not in `torch.json`: faults if the installed torch lacks them, else notes."""
     for target in sorted(set(targets).difference(operators())):
         library = target.removeprefix(_LIBRARIES).partition(".")[0]
         is_torchs = not target.startswith((_LIBRARIES, "#")) or library in _namespaces()

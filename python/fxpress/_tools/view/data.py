@@ -203,7 +203,7 @@ def _graph(program: Any) -> Graph:
 
 
 def _path(text: str) -> str:
-    """Return the path of a module in the program from its path in a report."""
+    """Convert the path of a module in a report to its path in the program."""
     parts = text.removeprefix(_ROOT).split(".")
     return ".".join(part for part in parts if part not in ("", _EXPORT_ROOT))
 

@@ -114,7 +114,7 @@ def _product(left: str) -> Callable[[_Shapes, _Sizes], int]:
 
 
 def _matmul(shapes: _Shapes, result: _Sizes) -> int:
-    """Count 0 for a product with a vector: torch runs it as `mv` or `dot`, and counts neither."""
+    """Count 0 for a product with a vector, because torch runs it as an uncounted `mv` or `dot`."""
     return 0 if len(shapes["other"]) == 1 else _product("self")(shapes, result)
 
 
