@@ -45,7 +45,7 @@ class SymbolBinders {
 // Returns the text that identifies a partition: "0", or "pp_0" with the affix "pp".
 Ref partition_name(PyObject* id, PyObject* affix);
 
-// Returns the attribute of the split module for a partition: "submod_0" for "0".
+// Returns the name of a partition's attribute in the split module: "submod_0" for "0".
 Ref submodule_name(PyObject* partition);
 
 // Sets `_fx_partition` on nodes of a graph. The destructor restores the old values unless keep()

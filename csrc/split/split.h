@@ -34,8 +34,8 @@ struct SplitPlan {
   std::vector<core::PartitionId> order;      // order in which the base graph calls the partitions
   std::vector<Ref> submodule_names;          // by partition: "submod_0", ...
 
-  // The object that a get_attr or call_module node names. A graph has few of these nodes, so a map
-  // stores the objects.
+  // The object to which a get_attr or call_module node refers. A graph has few of these nodes, so a
+  // map stores the objects.
   struct Attribute {
     Ref value;   // the object
     Ref target;  // call_module: the object's name in the partition's module

@@ -65,7 +65,7 @@ bool is_copied_here(PyObject* value, bool observed) {
   return is_only_a_view(tensor) && tensor.is_cpu();
 }
 
-// Returns the range of bytes that a tensor uses in its storage; ValueError if it exceeds 64 bits.
+// Returns the bytes that a tensor uses in its storage; ValueError for a range beyond 64 bits.
 std::pair<size_t, size_t> bytes_seen(const at::Tensor& tensor) {
   if (tensor.numel() == 0) return {0, 0};
   const size_t item = tensor.itemsize();
@@ -172,7 +172,7 @@ class Originals {
   core::FlatMap later_;     // tensor -> index in `tensors`, except the first tensor of each part
 };
 
-// Memory that many small storages share, freed with the last of them.
+// Memory that many small storages share. The last of these storages frees it.
 class Slab {
  public:
   explicit Slab(size_t size) : memory_(c10::GetCPUAllocator()->allocate(size)), size_(size) {}
@@ -426,7 +426,7 @@ py::list copy_all(const py::list& values, const std::vector<uint32_t>& indices,
   return std::move(made.result);
 }
 
-// Whether Tensor.clone() would copy the bytes and strides, to a tensor without autograd history.
+// Whether Tensor.clone() would copy the bytes and strides, and record no autograd history.
 bool is_cloned_bytewise(const at::Tensor& tensor, bool as_parameter) {
   return tensor.numel() != 0 && tensor.is_non_overlapping_and_dense() && !tensor.is_conj() &&
          !tensor.is_neg() && (as_parameter || !tensor.requires_grad());

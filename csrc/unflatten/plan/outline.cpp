@@ -101,7 +101,7 @@ class Outliner {
     const uint32_t known = values_.find(key(frame, node));
     return known == FlatMap::kAbsent ? PlannedId() : PlannedId(known >> 1);
   }
-  // Records the planned node for a value that may come from a frame's caller and is not returned.
+  // Records the planned node for a value that a frame may get from its caller and never returns.
   void map_input(FrameId id, NodeId node, PlannedId planned) {
     values_.assign(key(id, node), planned.value() << 1);
   }

@@ -158,7 +158,7 @@ struct Outline {
       std::make_unique<std::pmr::monotonic_buffer_resource>();
   std::vector<CallFrame> frames;   // frames in order of entry; callers first
   std::vector<PlannedNode> nodes;  // planned nodes of all frames
-  std::vector<PlannedId> inputs;   // inputs of all nodes; invalid: a constant of the signature
+  std::vector<PlannedId> inputs;   // inputs of all nodes; invalid: a signature's constant, or None
   std::vector<StringId> keys;      // keys of modules, in order of first entry
   std::vector<std::pmr::vector<FrameId>> calls;  // by position in `keys`: frames
   std::vector<FrameId> displaced;      // frames whose names later calls have taken; callers first

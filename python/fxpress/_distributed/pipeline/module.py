@@ -93,7 +93,7 @@ class StageModule(nn.Module):  # type: ignore[misc]
             return super()._apply(fn, recurse)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the stage's outputs as a tuple; the last stage returns a single output unpacked."""
+        """Return the outputs as a tuple; the last stage returns a single output without a tuple."""
         if not self._is_filled:
             self._check_state()
         values = self._first(args, kwargs) if self._is_first else self._received(args)
