@@ -106,7 +106,7 @@ def _measure_guards(model: Model, rounds: int, depths: Depths) -> Figure:
     seconds = _at_depths({"ours": stopwatch(ours), "torch": stopwatch(theirs)}, rounds, depths)
     return Figure(
         f"{model.name}: {len(parts):,} guards",
-        "source text of the function that checks the guards of a strict export",
+        "generation of the function that checks the guards of a strict export",
         "us/guard",
         per_node(seconds["ours"], len(parts)),
         per_node(seconds["torch"], len(parts)),

@@ -95,7 +95,7 @@ def measure_source(case: Case, rounds: int) -> list[Figure]:
         rounds,
     )
     nodes = sum(len(graph.nodes) for graph in graphs)
-    what = "source text of all graphs after `split_module`, for each node of these graphs"
+    what = "generation of the source text of all graphs of a split, for each node of these graphs"
     return [_figure(case, what, seconds, "torch", SOURCE, nodes=nodes)]
 
 
