@@ -8,20 +8,8 @@ from typing import Any
 
 from torch.nn import Module
 
-from fxpress._torch.tracking import (
-    GLOBAL_HOOKS,
-    AttrSource,
-    DictGetItemSource,
-    GetItemSource,
-    GuardBuilder,
-    Source,
-    Translator,
-    TypeDictSource,
-    TypeMROSource,
-    install_guard,
-    is_captured,
-    no_traced_hooks,
-)
+from fxpress._torch import tracking as compat
+from fxpress._torch.tracking import GetItemSource, Source, Translator, TypeMROSource, install_guard
 from fxpress._torch.tracking_variants import attribute_of, guard_partial
 
 # The names of the methods that a call of a module looks up in its class.
@@ -55,16 +43,16 @@ def guard_to_detect_forward_monkeypatching(source: Source | None, mod: Module) -
         return
     forward = mod.__dict__.get("forward")
     if not callable(forward):
-        absent = functools.partial(GuardBuilder.NOT_PRESENT_IN_GENERIC_DICT, attr="forward")
+        absent = functools.partial(compat.GuardBuilder.NOT_PRESENT_IN_GENERIC_DICT, attr="forward")
         install_guard(source.make_guard(absent))
         return
-    found: Source = AttrSource(source, "forward")
+    found: Source = compat.AttrSource(source, "forward")
     if isinstance(forward, functools.partial):
         guard_partial(source, mod, found, forward)
         return
     if type(forward) is types.MethodType:
-        found = AttrSource(found, "__func__")
-    install_guard(found.make_guard(GuardBuilder.CLOSURE_MATCH))
+        found = compat.AttrSource(found, "__func__")
+    install_guard(found.make_guard(compat.GuardBuilder.CLOSURE_MATCH))
 
 
 def guard_class_lookups(tx: Translator, module: Module, cls_source: Source) -> None:
@@ -76,7 +64,7 @@ def guard_class_lookups(tx: Translator, module: Module, cls_source: Source) -> N
     except guards that torch has installed. It installs none in captures for export: a capture drops
     its guards or saves them, and guards of this function cannot be saved.
     """
-    if is_captured(tx):
+    if compat.is_captured(tx):
         return
     # Sets of (id of a class, name). A name in torch's set is absent from the class.
     by_torch: set[Any] = tx.output.guarded_mro_absent_keys
@@ -93,13 +81,13 @@ def guard_class_lookups(tx: Translator, module: Module, cls_source: Source) -> N
             if key not in guarded and key not in by_torch:
                 guarded.add(key)
                 source = GetItemSource(TypeMROSource(cls_source), index) if index else cls_source
-                namespace = TypeDictSource(source)
+                namespace = compat.TypeDictSource(source)
                 if found is _ABSENT:
-                    absent = functools.partial(GuardBuilder.DICT_NOT_CONTAINS, key=name)
+                    absent = functools.partial(compat.GuardBuilder.DICT_NOT_CONTAINS, key=name)
                     install_guard(namespace.make_guard(absent))
                 elif type(found) is types.FunctionType:  # Dynamo guards on objects of other types
-                    function = DictGetItemSource(namespace, name)
-                    install_guard(function.make_guard(GuardBuilder.CLOSURE_MATCH))
+                    function = compat.DictGetItemSource(namespace, name)
+                    install_guard(function.make_guard(compat.GuardBuilder.CLOSURE_MATCH))
             if found is not _ABSENT:
                 break
 
@@ -116,12 +104,12 @@ def guarded_global_hooks(tx: Translator, namespace: Any) -> bool:
     kept: dict[str, Any] = vars(tx.output.current_tracer)
     known = kept.get("_fxpress_global_hooks")
     if known is None or tx.output.side_effects.has_pending_mutation(namespace):
-        tables = [attribute_of(namespace, tx, name).realize() for name in GLOBAL_HOOKS]
-        known = tables, namespace.source.make_guard(no_traced_hooks)
+        tables = [attribute_of(namespace, tx, name).realize() for name in compat.GLOBAL_HOOKS]
+        known = tables, namespace.source.make_guard(compat.no_traced_hooks)
         kept["_fxpress_global_hooks"] = known
     tables, guard = known
     if any(table.len() for table in tables):
         return True
-    if not is_captured(tx):
+    if not compat.is_captured(tx):
         install_guard(guard)
     return False

@@ -8,16 +8,8 @@ from typing import Any
 import torch
 from torch.nn import Module
 
-from fxpress._torch.tracking import (
-    Args,
-    Kwargs,
-    Translator,
-    get_fake_value,
-    is_namedtuple,
-    proxy_args_kwargs,
-    raise_observed,
-    size_hint,
-)
+from fxpress._torch import tracking as compat
+from fxpress._torch.tracking import Args, Kwargs, Translator
 
 
 def initialize_lazy_module(tx: Translator, mod: Module, args: Args, kwargs: Kwargs) -> None:
@@ -48,8 +40,8 @@ def initialize_lazy_module(tx: Translator, mod: Module, args: Args, kwargs: Kwar
 
     def fake(value: Any) -> Any:
         if isinstance(value, torch.fx.Proxy):
-            return _of_known_sizes(get_fake_value(value.node, tx))
-        if is_namedtuple(value):
+            return _of_known_sizes(compat.get_fake_value(value.node, tx))
+        if compat.is_namedtuple(value):
             return type(value)(*map(fake, value))
         if isinstance(value, dict):
             return {key: fake(each) for key, each in value.items()}
@@ -57,14 +49,16 @@ def initialize_lazy_module(tx: Translator, mod: Module, args: Args, kwargs: Kwar
             return type(value)(map(fake, value))
         return value
 
-    positional, named = proxy_args_kwargs(args, kwargs)
+    positional, named = compat.proxy_args_kwargs(args, kwargs)
     fake_args = [fake(value) for value in positional]
     fake_kwargs = fake(dict(named))
     infer: Any = mod._infer_parameters
     try:
         infer(mod, fake_args, fake_kwargs)
     except AttributeError:
-        raise_observed(tx, AttributeError, "AttributeError during lazy module initialization")
+        compat.raise_observed(
+            tx, AttributeError, "AttributeError during lazy module initialization"
+        )
 
 
 def _of_known_sizes(fake: Any) -> Any:
@@ -74,7 +68,7 @@ def _of_known_sizes(fake: Any) -> Any:
     """
     if not (isinstance(fake, torch.Tensor) and fake._has_symbolic_sizes_strides):
         return fake
-    sizes = [size_hint(size) for size in fake.shape]
+    sizes = [compat.size_hint(size) for size in fake.shape]
     if None in sizes:
         raise AssertionError(f"expected known sizes for a lazy module, got {fake.shape}")
     return torch.empty(sizes, dtype=fake.dtype, device=fake.device)

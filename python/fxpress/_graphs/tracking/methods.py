@@ -10,26 +10,8 @@ from typing import Any
 import torch
 
 from fxpress._graphs.tracking.stack import record_nn_module_stack
-from fxpress._torch.tracking import (
-    Args,
-    AttrSource,
-    GetItemSource,
-    Kwargs,
-    NNModuleSource,
-    Source,
-    Translator,
-    ValueMutationNew,
-    VariableTracker,
-    invoke_and_store_as_constant,
-    is_torch_inline_allowed,
-    proxy_args_kwargs,
-    raise_args_mismatch,
-    raise_type_error,
-    set_example_value,
-    unimplemented,
-    variables,
-    wrap_fx_proxy,
-)
+from fxpress._torch import tracking as compat
+from fxpress._torch.tracking import Args, Kwargs, Source, Translator, VariableTracker, variables
 from fxpress._torch.tracking_variants import LISTED_METHODS, has_slot
 
 # Method -> (the dict of the module that determines the order of the result, the names of the
@@ -56,7 +38,7 @@ def register_child(
 ) -> VariableTracker:
     """Register a module's child in the graph under the module's key, and return its variable."""
     return tx.output.register_attr_or_module(
-        child, parent.module_key, name, source=NNModuleSource(source)
+        child, parent.module_key, name, source=compat.NNModuleSource(source)
     )
 
 
@@ -73,7 +55,7 @@ def call_live_method(
     if constant and (LISTED_METHODS or name not in _BEFORE_CONSTANTS):
         result_name = f"{type(module).__name__}_{name}_result"
         function = getattr(module, name)
-        return invoke_and_store_as_constant(tx, function, result_name, args, kwargs)
+        return compat.invoke_and_store_as_constant(tx, function, result_name, args, kwargs)
     result = call_listed_method(module_vt, tx, module, name, args, kwargs)
     if result is not None or name in LISTED_METHODS:
         return result
@@ -112,9 +94,9 @@ def call_listed_method(
     if name == "keys":
         _expect_no_arguments(tx, name, args, kwargs)
         keys = [VariableTracker.build(tx, key) for key in module]
-        return variables.ListIteratorVariable(keys, mutation_type=ValueMutationNew())
+        return variables.ListIteratorVariable(keys, mutation_type=compat.ValueMutationNew())
     if _is_traced(module, name):
-        source = AttrSource(AttrSource(module_vt.source, name), "__func__")
+        source = compat.AttrSource(compat.AttrSource(module_vt.source, name), "__func__")
         function = getattr(module, name).__func__
         tracked = variables.UserFunctionVariable(function, source=source)
         return tx.inline_user_function_return(tracked, [module_vt, *args], kwargs)
@@ -134,7 +116,7 @@ def _checks_as_torch(module: Any) -> bool:
     """Return whether the module's `_check_input_dim` is torch's, which need not be traced."""
     check: Any = getattr(type(module), "_check_input_dim", None)
     try:
-        return bool(is_torch_inline_allowed(inspect.getfile(check)))
+        return bool(compat.is_torch_inline_allowed(inspect.getfile(check)))
     except TypeError:  # no `_check_input_dim`, or it has no file
         return False
 
@@ -153,19 +135,19 @@ def _call_in_graph(
 ) -> VariableTracker:
     """Add a get_attr node for the module and a call_method node for its method."""
     receiver = tx.output.create_proxy("get_attr", module_vt.module_key, (), {})
-    set_example_value(receiver.node, module)
-    positional, named = proxy_args_kwargs(args, kwargs)
+    compat.set_example_value(receiver.node, module)
+    positional, named = compat.proxy_args_kwargs(args, kwargs)
     proxy = tx.output.create_proxy("call_method", name, args=(receiver, *positional), kwargs=named)
-    return wrap_fx_proxy(tx=tx, proxy=proxy)
+    return compat.wrap_fx_proxy(tx=tx, proxy=proxy)
 
 
 def _item_by_index(module_vt: Any, tx: Translator, module: Any, args: Args) -> VariableTracker:
     items, index = args
     what = f"``nn.Module`` {module}'s call method _get_item_by_idx requires a"
     if not index.is_python_constant():
-        raise_type_error(tx, f"{what} constant index argument")
+        compat.raise_type_error(tx, f"{what} constant index argument")
     if not isinstance(items, variables.TupleVariable):
-        raise_type_error(tx, f"{what} tuple as first argument")
+        compat.raise_type_error(tx, f"{what} tuple as first argument")
     item: Any = items.items[index.as_python_constant()]
     if isinstance(item, variables.UnspecializedNNModuleVariable):
         return item
@@ -174,7 +156,7 @@ def _item_by_index(module_vt: Any, tx: Translator, module: Any, args: Args) -> V
         tx.output.get_submodule(key),
         key,
         key,
-        source=NNModuleSource(GetItemSource(module_vt.source, key)),
+        source=compat.NNModuleSource(compat.GetItemSource(module_vt.source, key)),
     )
 
 
@@ -183,7 +165,7 @@ def _list_members(
 ) -> VariableTracker:
     table, parameters, lister = _LISTS[name]
     if table is not None:
-        tx.output.guard_on_key_order.add(AttrSource(module_vt.source, table))
+        tx.output.guard_on_key_order.add(compat.AttrSource(module_vt.source, table))
     options = {}
     if parameters is None:
         _expect_no_arguments(tx, name, args, kwargs)
@@ -197,21 +179,21 @@ def _list_members(
         if name in _PAIRS:
             tracked = variables.TupleVariable([VariableTracker.build(tx, path), tracked])
         items.append(tracked)
-    return variables.ListIteratorVariable(items, mutation_type=ValueMutationNew())
+    return variables.ListIteratorVariable(items, mutation_type=compat.ValueMutationNew())
 
 
 def _source_of(source: Source, path: str) -> Source:
     """Return the source of a member by its dotted path; the path of the module itself is ""."""
     first, *_ = parts = path.split(".")
     for part in parts if first else ():
-        source = AttrSource(source, part)
+        source = compat.AttrSource(source, part)
     return source
 
 
 def _expect_no_arguments(tx: Translator, name: str, args: Args, kwargs: Kwargs) -> None:
     if args or kwargs:
         found = f"{len(args)} args and {len(kwargs)} kwargs"
-        raise_args_mismatch(tx, name, "0 args and 0 kwargs", found)
+        compat.raise_args_mismatch(tx, name, "0 args and 0 kwargs", found)
 
 
 def _constants(
@@ -219,7 +201,7 @@ def _constants(
 ) -> dict[str, Any]:
     """Bind the arguments of a method, which must be constants; return them by parameter name."""
     if not all(each.is_python_constant() for each in itertools.chain(args, kwargs.values())):
-        unimplemented(
+        compat.unimplemented(
             gb_type="non-const argument in nn.Module method",
             context=f"call_method: {module_vt} {name} {args} {kwargs}",
             explanation=f"Arguments of method `{name}` of nn.Module {module} must be constants.",

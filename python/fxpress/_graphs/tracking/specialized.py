@@ -19,48 +19,9 @@ from fxpress._graphs.tracking.methods import (
     register_child,
 )
 from fxpress._graphs.tracking.stack import StackSource, record_nn_module_stack
-from fxpress._torch.tracking import (
-    TRACKED_MODULES,
-    Args,
-    AttrSource,
-    GenerationTracker,
-    GetItemSource,
-    Kwargs,
-    NNModuleSource,
-    ObservedAttributeError,
-    SliceVariable,
-    Source,
-    SymNodeVariable,
-    TorchNNModuleVariable,
-    Translator,
-    UnspecializeRestartAnalysis,
-    Unsupported,
-    ValueMutationNew,
-    VariableTracker,
-    get_custom_getattr,
-    graph_break_hints,
-    guard_attribute_exists,
-    handle_observed_exception,
-    is_lazy_module,
-    is_safe_constant,
-    istensor,
-    nnmodule_has_hooks,
-    object_has_getattribute,
-    proxy_args_kwargs,
-    raise_args_mismatch,
-    raise_observed,
-    typestr,
-    unimplemented,
-    variables,
-    wrap_fx_proxy,
-)
-from fxpress._torch.tracking_variants import (
-    GET_ATTRIBUTE,
-    LISTED_METHODS,
-    bound_method,
-    fills_slots,
-    method_table,
-)
+from fxpress._torch import tracking as compat
+from fxpress._torch import tracking_variants as variants
+from fxpress._torch.tracking import Args, Kwargs, Source, Translator, VariableTracker, variables
 
 _ORDERED = (torch.nn.ModuleList, torch.nn.ParameterList, torch.nn.Sequential)
 _SUBSCRIPTS = tuple(
@@ -68,8 +29,8 @@ _SUBSCRIPTS = tuple(
 )
 
 
-@fills_slots
-class NNModuleVariable(StackSource, TorchNNModuleVariable):  # type: ignore[misc]
+@variants.fills_slots
+class NNModuleVariable(StackSource, compat.TorchNNModuleVariable):  # type: ignore[misc]
     """A variable for a module that is guarded by identity; the graph calls it, or it is traced.
 
     Dynamo uses this class where parameters are not inputs of the graph: for legacy export, and for
@@ -128,7 +89,7 @@ class NNModuleVariable(StackSource, TorchNNModuleVariable):  # type: ignore[misc
 
     def call_obj_hasattr(self, tx: Translator, name: str) -> Any:
         found = hasattr(self._module(tx), name)
-        guard_attribute_exists(self.source, name)
+        compat.guard_attribute_exists(self.source, name)
         return VariableTracker.build(tx, found)
 
     def _wrap_submodule(
@@ -139,52 +100,55 @@ class NNModuleVariable(StackSource, TorchNNModuleVariable):  # type: ignore[misc
     def convert_to_unspecialized(self, tx: Translator) -> NoReturn:
         """Restart the trace, which then tracks all modules of this class by their class."""
         module = self._module(tx)
-        GenerationTracker.tag(module)
+        compat.GenerationTracker.tag(module)
         if tx.f_code.co_name != "__init__":
-            GenerationTracker.mark_class_dynamic(type(module))
-        raise UnspecializeRestartAnalysis
+            compat.GenerationTracker.mark_class_dynamic(type(module))
+        raise compat.UnspecializeRestartAnalysis
 
     def unpack_var_sequence(self, tx: Translator) -> list[VariableTracker]:
         container = self._module(tx)
         if isinstance(container, torch.nn.ModuleDict):
             for name, child in container.items():
-                register_child(tx, self, child, name, GetItemSource(self.source, name))
+                register_child(tx, self, child, name, compat.GetItemSource(self.source, name))
             return [VariableTracker.build(tx, name) for name in container]
         if not isinstance(container, _ORDERED):
             raise AssertionError(
-                f"Expected ModuleList, ParameterList, or Sequential, got {typestr(container)}"
+                "Expected ModuleList, ParameterList, or Sequential, got "
+                f"{compat.typestr(container)}"
             )
         return [
-            register_child(tx, self, child, index, GetItemSource(self.source, index))
+            register_child(tx, self, child, index, compat.GetItemSource(self.source, index))
             for index, child in enumerate(container)
         ]
 
     def tp_iter_impl(self, tx: Translator) -> VariableTracker:
         items = self.unpack_var_sequence(tx)
-        return variables.ListIteratorVariable(items, mutation_type=ValueMutationNew())
+        return variables.ListIteratorVariable(items, mutation_type=compat.ValueMutationNew())
 
     def mp_subscript_impl(self, tx: Translator, key: VariableTracker) -> VariableTracker:
         module = self._module(tx)
         if type(module).__getitem__ not in _SUBSCRIPTS:
             return self._own_subscript(tx, module, key)
-        if isinstance(key, SliceVariable):
+        if isinstance(key, compat.SliceVariable):
             return self._slice(tx, module, key.as_python_constant())
-        if isinstance(key, SymNodeVariable):
+        if isinstance(key, compat.SymNodeVariable):
             index = key.evaluate_expr(tx.output)
         elif key.is_python_constant():
             index = key.as_python_constant()
         else:
-            unimplemented(
+            compat.unimplemented(
                 gb_type="Unsupported key type for nn.Module.__getitem__",
                 context=f"mp_subscript_impl: {self} {key}",
                 explanation="The key of a module's subscript is not a constant.",
                 hints=[],
             )
-        return register_child(tx, self, module[index], index, GetItemSource(self.source, index))
+        return register_child(
+            tx, self, module[index], index, compat.GetItemSource(self.source, index)
+        )
 
     def _own_subscript(self, tx: Translator, module: Any, key: VariableTracker) -> VariableTracker:
         if not (key.is_python_constant() and isinstance(key.as_python_constant(), (str, int))):
-            unimplemented(
+            compat.unimplemented(
                 gb_type="Invalid or non-const argument in nn.Module __getitem__",
                 context=f"mp_subscript_impl: {self} {key}",
                 explanation=f"The key for `__getitem__` of nn.Module {module} must be a constant.",
@@ -193,7 +157,7 @@ class NNModuleVariable(StackSource, TorchNNModuleVariable):  # type: ignore[misc
         function = module.__getitem__.__func__
         if not isinstance(function, types.FunctionType):
             raise AssertionError(f"Expected FunctionType, got {type(function)}")
-        source = AttrSource(AttrSource(self.source, "__getitem__"), "__func__")
+        source = compat.AttrSource(compat.AttrSource(self.source, "__getitem__"), "__func__")
         return _inline(tx, function, source, [self, key], {})
 
     def _slice(self, tx: Translator, module: Any, key: slice) -> VariableTracker:
@@ -202,23 +166,23 @@ class NNModuleVariable(StackSource, TorchNNModuleVariable):  # type: ignore[misc
             self.convert_to_unspecialized(tx)
         part = module[key]
         for index, child in zip(range(len(module))[key], part, strict=False):
-            source = NNModuleSource(GetItemSource(self.source, index))
+            source = compat.NNModuleSource(compat.GetItemSource(self.source, index))
             tx.output.register_attr_or_module(child, index, source=source)
         return tx.output.register_attr_or_module(
             part,
             f"{self}.__getitem__(slice)",
-            source=NNModuleSource(GetItemSource(self.source, key)),
+            source=compat.NNModuleSource(compat.GetItemSource(self.source, key)),
         )
 
     def get_attribute(self, tx: Translator, name: str) -> VariableTracker:
         module = self._module(tx)
         own: dict[str, Any] = object.__getattribute__(module, "__dict__")
         if not self.source:
-            unimplemented(
+            compat.unimplemented(
                 gb_type="getattr with no source",
-                context=f"{GET_ATTRIBUTE} {self} {name}",
+                context=f"{variants.GET_ATTRIBUTE} {self} {name}",
                 explanation="The program reads an attribute of an nn.Module without a source.",
-                hints=[*graph_break_hints.DYNAMO_BUG],
+                hints=[*compat.graph_break_hints.DYNAMO_BUG],
             )
         if name == "__dict__":
             return self.get_dict_vt(tx)
@@ -228,16 +192,20 @@ class NNModuleVariable(StackSource, TorchNNModuleVariable):  # type: ignore[misc
             result = self._custom_getattr_fallback(module, tx, name, self.source)
             if result is None:
                 kind = type(module).__name__
-                raise_observed(tx, AttributeError, f"'{kind}' object has no attribute '{name}'")
+                compat.raise_observed(
+                    tx, AttributeError, f"'{kind}' object has no attribute '{name}'"
+                )
             return result
         if name == "forward":
             guard_to_detect_forward_monkeypatching(self.source, module)
-        source = AttrSource(self.source, name)
+        source = compat.AttrSource(self.source, name)
         if not of_object:
             return self._class_member(tx, module, name, found, source)
-        out = VariableTracker.build(tx, found, NNModuleSource(source))
-        if isinstance(out, TRACKED_MODULES):
-            out.set_nn_module_stack_source(AttrSource(self.get_nn_module_stack_source(), name))
+        out = VariableTracker.build(tx, found, compat.NNModuleSource(source))
+        if isinstance(out, compat.TRACKED_MODULES):
+            out.set_nn_module_stack_source(
+                compat.AttrSource(self.get_nn_module_stack_source(), name)
+            )
         return out
 
     def _class_member(
@@ -247,28 +215,29 @@ class NNModuleVariable(StackSource, TorchNNModuleVariable):  # type: ignore[misc
             return VariableTracker.build(tx, module.__class__, source=source)
         kind = type(found)
         if kind is property:
-            getter = AttrSource(AttrSource(AttrSource(self.source, "__class__"), name), "fget")
+            getter = compat.AttrSource(
+                compat.AttrSource(compat.AttrSource(self.source, "__class__"), name), "fget"
+            )
             function = variables.UserFunctionVariable(found.fget, source=getter)
             return function.call_function(tx, [self], {})
         if kind is classmethod:
             owner = variables.UserDefinedObjectVariable(type(module))
-            return bound_method(found.__func__, owner, source)
+            return variants.bound_method(found.__func__, owner, source)
         if kind is staticmethod:
             return variables.UserFunctionVariable(found.__get__(module), source=source)
         if kind is types.FunctionType:
-            return bound_method(found, self, source)
-        if is_safe_constant(found) or istensor(found):
-            return VariableTracker.build(tx, found, NNModuleSource(source))
-        unimplemented(
+            return variants.bound_method(found, self, source)
+        if compat.is_safe_constant(found) or compat.istensor(found):
+            return VariableTracker.build(tx, found, compat.NNModuleSource(source))
+        class_name, kind_name = compat.typestr(module), compat.typestr(found)
+        compat.unimplemented(
             gb_type="Unsupported nn.Module attribute type",
-            context=f"nn.Module subclass: {typestr(module)}, name: {name}, "
-            f"attribute type: {typestr(found)}",
-            explanation=f"Class attributes of type `{typestr(found)}` of an nn.Module cannot be "
-            "traced.",
+            context=f"nn.Module subclass: {class_name}, name: {name}, attribute type: {kind_name}",
+            explanation=f"Class attributes of type `{kind_name}` of an nn.Module cannot be traced.",
             hints=[
-                f"Move `{name}` out of `{typestr(module)}`, or make it an attribute of the object.",
+                f"Move `{name}` out of `{class_name}`, or make it an attribute of the object.",
                 "Methods, class and static methods, properties, constants and tensors are traced.",
-                *graph_break_hints.SUPPORTABLE,
+                *compat.graph_break_hints.SUPPORTABLE,
             ],
         )
 
@@ -276,35 +245,38 @@ class NNModuleVariable(StackSource, TorchNNModuleVariable):  # type: ignore[misc
         self, base: Module, tx: Translator, name: str, obj_source: Source
     ) -> VariableTracker | None:
         """Trace the user's `__getattribute__` or `__getattr__`, and return the value, or None."""
-        if object_has_getattribute(base):
+        if compat.object_has_getattribute(base):
             function: Any = inspect.getattr_static(type(base), "__getattribute__")
-            source = AttrSource(obj_source, "__getattribute__") if obj_source else None
-            method = bound_method(function, self, source)
+            source = compat.AttrSource(obj_source, "__getattribute__") if obj_source else None
+            method = variants.bound_method(function, self, source)
             try:
                 return method.call_function(tx, [variables.ConstantVariable.create(name)], {})
-            except ObservedAttributeError:
-                handle_observed_exception(tx)
-            except Unsupported:
-                unimplemented(
+            except compat.ObservedAttributeError:
+                compat.handle_observed_exception(tx)
+            except compat.Unsupported:
+                compat.unimplemented(
                     gb_type="Custom __getattribute__ in nn.Module attribute access",
-                    context=f"{GET_ATTRIBUTE} {self} {name}",
+                    context=f"{variants.GET_ATTRIBUTE} {self} {name}",
                     explanation="The `__getattribute__` of this `nn.Module` cannot be traced.",
                     hints=[
                         "Write a `@property` instead, or a simpler `__getattribute__`.",
-                        *graph_break_hints.SUPPORTABLE,
+                        *compat.graph_break_hints.SUPPORTABLE,
                     ],
                 )
-        function = get_custom_getattr(base, ignore_nn_module_getattr=True)
+        function = compat.get_custom_getattr(base, ignore_nn_module_getattr=True)
         if function is None:
             return None
         if not isinstance(function, types.FunctionType):
-            unimplemented(
+            compat.unimplemented(
                 gb_type="torch.nn.Module with a non-function custom __getattr__",
-                context=f"{GET_ATTRIBUTE} {self} {name}",
+                context=f"{variants.GET_ATTRIBUTE} {self} {name}",
                 explanation="The `__getattr__` of this `nn.Module` is not a Python function.",
-                hints=["Write `__getattr__` as a Python function.", *graph_break_hints.SUPPORTABLE],
+                hints=[
+                    "Write `__getattr__` as a Python function.",
+                    *compat.graph_break_hints.SUPPORTABLE,
+                ],
             )
-        method = bound_method(function, self, AttrSource(obj_source, "__getattr__"))
+        method = variants.bound_method(function, self, compat.AttrSource(obj_source, "__getattr__"))
         return method.call_function(tx, [VariableTracker.build(tx, name)], {})
 
     def call_function(self, tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
@@ -314,7 +286,7 @@ class NNModuleVariable(StackSource, TorchNNModuleVariable):  # type: ignore[misc
         with record_nn_module_stack(self.module_key, source, tx, module):
             if isinstance(module, sequential) and type(module).forward is sequential.forward:
                 return self._call_children(tx, module, args, kwargs)
-            if is_lazy_module(module):
+            if compat.is_lazy_module(module):
                 if module.cls_to_become is not None:
                     self.module_type = module.cls_to_become
                 initialize_lazy_module(tx, module, args, kwargs)
@@ -325,28 +297,30 @@ class NNModuleVariable(StackSource, TorchNNModuleVariable):  # type: ignore[misc
                 and module.__module__.startswith(("torch.nn.", "torch.ao."))
                 and module.__module__ != "torch.nn.utils.parametrize"
             ):
-                if nnmodule_has_hooks(module, check_forward_hooks=True, check_backward_hooks=True):
+                if compat.nnmodule_has_hooks(
+                    module, check_forward_hooks=True, check_backward_hooks=True
+                ):
                     self.convert_to_unspecialized(tx)
                 proxy = tx.output.create_proxy(
-                    "call_module", self.module_key, *proxy_args_kwargs(args, kwargs)
+                    "call_module", self.module_key, *compat.proxy_args_kwargs(args, kwargs)
                 )
-                return wrap_fx_proxy(tx=tx, proxy=proxy)
+                return compat.wrap_fx_proxy(tx=tx, proxy=proxy)
             return self._inline_call(tx, module, args, kwargs)
 
     def _call_children(
         self, tx: Translator, module: Any, args: Args, kwargs: Kwargs
     ) -> VariableTracker:
-        if nnmodule_has_hooks(module):
+        if compat.nnmodule_has_hooks(module):
             self.convert_to_unspecialized(tx)
-        if is_lazy_module(module):
+        if compat.is_lazy_module(module):
             raise AssertionError("a Sequential is never lazy")
         if kwargs:
-            raise_args_mismatch(
+            compat.raise_args_mismatch(
                 tx, "torch.nn.Module.Sequential", "0 kwargs", f"{len(kwargs)} kwargs"
             )
         (result,) = args
         for name, child in module._modules.items():
-            tracked = register_child(tx, self, child, name, AttrSource(self.source, name))
+            tracked = register_child(tx, self, child, name, compat.AttrSource(self.source, name))
             tx.call_function(tracked, [result], {})
             result = tx.pop()
         return result
@@ -356,10 +330,10 @@ class NNModuleVariable(StackSource, TorchNNModuleVariable):  # type: ignore[misc
     ) -> VariableTracker:
         name = "forward" if isinstance(module, torch.fx.GraphModule) else "_call_impl"
         function = getattr(module, name)
-        source: Source = AttrSource(self.source, name)
+        source: Source = compat.AttrSource(self.source, name)
         if type(function) is types.MethodType:
             function = function.__func__
-            source = AttrSource(source, "__func__")
+            source = compat.AttrSource(source, "__func__")
             args = [self, *args]
         elif type(function) is not types.FunctionType:
             raise AssertionError(f"Expected FunctionType, got {type(function)}")
@@ -378,7 +352,7 @@ class NNModuleVariable(StackSource, TorchNNModuleVariable):  # type: ignore[misc
     ) -> VariableTracker | None:
         return call_listed_method(self, tx, self._module(tx), name, args, kwargs)
 
-    tp_methods = method_table(LISTED_METHODS)
+    tp_methods = variants.method_table(variants.LISTED_METHODS)
 
 
 _MISSING = object()

@@ -21,49 +21,9 @@ from fxpress._graphs.tracking.guards import (
 from fxpress._graphs.tracking.lazy import initialize_lazy_module
 from fxpress._graphs.tracking.reuse.journal import note_once, open_journal
 from fxpress._graphs.tracking.stack import StackSource, record_nn_module_stack
-from fxpress._torch.tracking import (
-    NO_SUCH_SUBOBJ,
-    PLAIN_FIELDS_OF_UNSPECIALIZED,
-    TRACKED_MODULES,
-    Args,
-    AttributeMutationNew,
-    AttrSource,
-    ConstDictKeySource,
-    DictGetItemSource,
-    FSDPNNModuleSource,
-    GuardBuilder,
-    Kwargs,
-    LazyVariableTracker,
-    Source,
-    SourcelessBuilder,
-    TorchFSDPManagedNNModuleVariable,
-    TorchUnspecializedBuiltinNNModuleVariable,
-    TorchUnspecializedNNModuleVariable,
-    Translator,
-    UnspecializedNNModuleSource,
-    UserDefinedObjectVariable,
-    VariableTracker,
-    config,
-    enumerate_items_with_dict_position,
-    graph_break_hints,
-    guard_all,
-    install_guard,
-    is_lazy_module,
-    raise_observed,
-    unimplemented,
-    unpatched_nn_module_call,
-    unpatched_nn_module_call_impl,
-    unpatched_nn_module_getattr,
-    variables,
-)
-from fxpress._torch.tracking_variants import (
-    breaks_on_pending_mutation,
-    empty_hooks,
-    fills_slots,
-    hook_table,
-    plain_get_attribute,
-    storage_of,
-)
+from fxpress._torch import tracking as compat
+from fxpress._torch import tracking_variants as variants
+from fxpress._torch.tracking import Args, Kwargs, Source, Translator, VariableTracker, variables
 
 try:
     from fxpress._graphs.tracking.reuse.calls import call as call_once
@@ -86,8 +46,8 @@ _ITERATED = (
 )
 
 
-@fills_slots
-class UnspecializedNNModuleVariable(StackSource, TorchUnspecializedNNModuleVariable):  # type: ignore[misc]
+@variants.fills_slots
+class UnspecializedNNModuleVariable(StackSource, compat.TorchUnspecializedNNModuleVariable):  # type: ignore[misc]
     """A variable for a module that tracks the module by its class; parameters are graph inputs.
 
     Dynamo uses this class by default. Attributes are looked up as in CPython. Methods such as
@@ -107,13 +67,13 @@ class UnspecializedNNModuleVariable(StackSource, TorchUnspecializedNNModuleVaria
         kwargs: as for Dynamo's variable of any object.
     """
 
-    _nonvar_fields: ClassVar[set[str]] = {"_tables", *PLAIN_FIELDS_OF_UNSPECIALIZED}
+    _nonvar_fields: ClassVar[set[str]] = {"_tables", *compat.PLAIN_FIELDS_OF_UNSPECIALIZED}
 
     def __init__(self, value: Module, **kwargs: Any) -> None:
         lazy = kwargs.get("value_type")
         if lazy is not None and getattr(lazy, "cls_to_become", None) is type(value):
             kwargs["value_type"] = type(value)  # the module is no longer lazy
-        UserDefinedObjectVariable.__init__(self, value=value, **kwargs)
+        compat.UserDefinedObjectVariable.__init__(self, value=value, **kwargs)
         self.is_state_mutated = False
         self.nn_module_stack_source = self.source
         # Name of a dict of state (`_parameters`, …) -> (tracer that first read it, its variable).
@@ -140,7 +100,7 @@ class UnspecializedNNModuleVariable(StackSource, TorchUnspecializedNNModuleVaria
             items = tx.inline_user_function_return(function, [self], {})
             unpacked: list[VariableTracker] = items.unpack_var_sequence(tx)
         else:
-            unpacked = UserDefinedObjectVariable.unpack_var_sequence(self, tx)
+            unpacked = compat.UserDefinedObjectVariable.unpack_var_sequence(self, tx)
         return unpacked
 
     def call_function(self, tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
@@ -150,7 +110,7 @@ class UnspecializedNNModuleVariable(StackSource, TorchUnspecializedNNModuleVaria
 
     def _call_function(self, tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
         module: Any = self.value
-        if is_lazy_module(module):
+        if compat.is_lazy_module(module):
             if module.cls_to_become is not None:
                 self.value_type = module.cls_to_become
             initialize_lazy_module(tx, module, args, kwargs)
@@ -210,8 +170,8 @@ class UnspecializedNNModuleVariable(StackSource, TorchUnspecializedNNModuleVaria
                 return False
             functions = [self.lookup_class_mro_attr(n) for n in ("__call__", "_call_impl")]
         return (
-            functions[0] is unpatched_nn_module_call
-            and functions[1] is unpatched_nn_module_call_impl
+            functions[0] is compat.unpatched_nn_module_call
+            and functions[1] is compat.unpatched_nn_module_call_impl
         )
 
     def _has_hooks(self, tx: Translator) -> bool:
@@ -220,7 +180,9 @@ class UnspecializedNNModuleVariable(StackSource, TorchUnspecializedNNModuleVaria
         globals_: Any = tx.nn_modules_globals_vt  # Dynamo adds its guards at this read
         if not effects.has_pending_mutation(self) and _native.has_empty_tables(module, _HOOKS):
             if self.source:
-                guard_all(self.source, _HOOKS, GuardBuilder.EMPTY_NN_MODULE_HOOKS_DICT)
+                compat.guard_all(
+                    self.source, _HOOKS, compat.GuardBuilder.EMPTY_NN_MODULE_HOOKS_DICT
+                )
         else:
             for name in _HOOKS:
                 table: Any = self.get_attribute(tx, name).realize()
@@ -236,15 +198,15 @@ class UnspecializedNNModuleVariable(StackSource, TorchUnspecializedNNModuleVaria
         if not self.has_key_in_generic_dict(tx, name):
             method = inspect.getattr_static(type(self.value), name, None)
             if isinstance(method, staticmethod):
-                found = AttrSource(self.get_source_by_walking_mro(tx, name), "__func__")
+                found = compat.AttrSource(self.get_source_by_walking_mro(tx, name), "__func__")
                 return _call_traced(tx, method.__func__, found, args, kwargs)
             code = getattr(method, "__code__", None)
             if code is not None and id(code) in self._nn_module_method_ids():
-                unimplemented(
+                compat.unimplemented(
                     gb_type="UnspecializedNNModuleVariable missing method",
                     context=f"call_method: {self} {name} {args} {kwargs}",
                     explanation=f"Method {name} of nn.Module {self.value} cannot be called here.",
-                    hints=[*graph_break_hints.DIFFICULT],
+                    hints=[*compat.graph_break_hints.DIFFICULT],
                 )
             own: dict[str, Any] = self.value.__dict__
             if name == "__setattr__" and "_parameters" in own:
@@ -257,7 +219,7 @@ class UnspecializedNNModuleVariable(StackSource, TorchUnspecializedNNModuleVaria
                 # Trace `__delattr__`, so that Dynamo records its changes of the tables.
                 return _call_traced(tx, Module.__delattr__, None, [self, args[0]], kwargs)
 
-        return UserDefinedObjectVariable.call_method(self, tx, name, list(args), kwargs)
+        return compat.UserDefinedObjectVariable.call_method(self, tx, name, list(args), kwargs)
 
     def get_id(self, tx: Translator) -> int | None:
         note_once(tx, "the identity of a module")
@@ -282,7 +244,7 @@ class UnspecializedNNModuleVariable(StackSource, TorchUnspecializedNNModuleVaria
         effects = tx.output.side_effects
         if (
             method is not Module.__setattr__
-            or not isinstance(self.mutation_type, AttributeMutationNew)
+            or not isinstance(self.mutation_type, compat.AttributeMutationNew)
             or effects.has_pending_mutation_of_attr(self, "_modules")
             or effects.has_pending_mutation_of_attr(self, "__dict__")
         ):
@@ -290,7 +252,7 @@ class UnspecializedNNModuleVariable(StackSource, TorchUnspecializedNNModuleVaria
         kind = _kind_of_state(args[1])
         if kind is not None:
             message = f"cannot assign {kind} before Module.__init__() call"
-            raise_observed(tx, AttributeError, message)
+            compat.raise_observed(tx, AttributeError, message)
 
     def _check_deletion(self, tx: Translator, name: str) -> None:
         """Raise AttributeError if the attribute to delete does not exist, as Python does."""
@@ -299,7 +261,7 @@ class UnspecializedNNModuleVariable(StackSource, TorchUnspecializedNNModuleVaria
             return
         if self.has_key_in_generic_dict(tx, name):
             return
-        key = SourcelessBuilder.create(tx, name)
+        key = compat.SourcelessBuilder.create(tx, name)
         for field in _STATE:
             table = self._table(tx, field)
             if not isinstance(table, _TABLES) or self.getattr_helper(tx, field, key) is not None:
@@ -309,14 +271,14 @@ class UnspecializedNNModuleVariable(StackSource, TorchUnspecializedNNModuleVaria
         try:
             object.__delattr__(blank, name)
         except AttributeError as error:
-            raise_observed(tx, AttributeError, *map(str, error.args))
+            compat.raise_observed(tx, AttributeError, *map(str, error.args))
 
     def get_attribute(self, tx: Translator, name: str) -> VariableTracker:
         journal = open_journal(tx)
         if journal is not None:
             journal.reads.append((id(self.value), name))
-        if breaks_on_pending_mutation(self, tx, name):
-            unimplemented(
+        if variants.breaks_on_pending_mutation(self, tx, name):
+            compat.unimplemented(
                 gb_type="getattr() on nn.Module with pending mutation",
                 context=f"getattr({self}, {name})",
                 explanation="The program lists the state of an nn.Module after assigning to it.",
@@ -326,7 +288,7 @@ class UnspecializedNNModuleVariable(StackSource, TorchUnspecializedNNModuleVaria
             hooks = self._hooks(tx, name)
             if hooks is not None:
                 return hooks
-        return plain_get_attribute(self, tx, name)
+        return variants.plain_get_attribute(self, tx, name)
 
     def _hooks(self, tx: Translator, name: str) -> VariableTracker | None:
         """Return the variable of a hook dict, without guards on keys; None: look it up as usual."""
@@ -335,21 +297,25 @@ class UnspecializedNNModuleVariable(StackSource, TorchUnspecializedNNModuleVaria
         hooks = getattr(self.value, name)
         if isinstance(hooks, dict) and not hooks:
             if self.source:
-                guard_all(self.source, (name,), GuardBuilder.EMPTY_NN_MODULE_HOOKS_DICT)
-            return empty_hooks(hooks, self.source and AttrSource(self.source, name))
+                compat.guard_all(
+                    self.source, (name,), compat.GuardBuilder.EMPTY_NN_MODULE_HOOKS_DICT
+                )
+            return variants.empty_hooks(hooks, self.source and compat.AttrSource(self.source, name))
         if not self.source or name not in _FORWARD_HOOKS:
             return None
-        source = AttrSource(self.source, name)
-        install_guard(source.make_guard(GuardBuilder.SEQUENCE_LENGTH))
+        source = compat.AttrSource(self.source, name)
+        compat.install_guard(source.make_guard(compat.GuardBuilder.SEQUENCE_LENGTH))
         tx.output.guard_on_key_order.add(source)
         items = {}
-        for position, key, hook in enumerate_items_with_dict_position(hooks):
-            found = DictGetItemSource(source, ConstDictKeySource(source, position))
-            items[VariableTracker.build(tx, key)] = LazyVariableTracker.create(hook, found, tx=tx)
-        return hook_table(items, hooks, source)
+        for position, key, hook in compat.enumerate_items_with_dict_position(hooks):
+            found = compat.DictGetItemSource(source, compat.ConstDictKeySource(source, position))
+            items[VariableTracker.build(tx, key)] = compat.LazyVariableTracker.create(
+                hook, found, tx=tx
+            )
+        return variants.hook_table(items, hooks, source)
 
     def lookup_class_mro_attr(self, name: str) -> object:
-        return _native.class_attribute(self.value.__class__, name, NO_SUCH_SUBOBJ)
+        return _native.class_attribute(self.value.__class__, name, compat.NO_SUCH_SUBOBJ)
 
     def generic_getattr(self, tx: Translator, name: str) -> VariableTracker:
         journal = open_journal(tx)
@@ -363,27 +329,33 @@ class UnspecializedNNModuleVariable(StackSource, TorchUnspecializedNNModuleVaria
         if (
             name in ("__dict__", "__class__")
             or tx.output.side_effects.has_pending_mutation(self)
-            or self.lookup_class_mro_attr(name) is not NO_SUCH_SUBOBJ
+            or self.lookup_class_mro_attr(name) is not compat.NO_SUCH_SUBOBJ
             or kind_getter is not object.__getattribute__
             or module.__class__ is not kind
         ):
-            return UserDefinedObjectVariable.generic_getattr(self, tx, name)
+            return compat.UserDefinedObjectVariable.generic_getattr(self, tx, name)
         own: dict[str, Any] = module.__dict__
         if name in own:
-            source = AttrSource(self.source, name) if self.source else None
+            source = compat.AttrSource(self.source, name) if self.source else None
             source = self.maybe_wrap_nn_module_source_for_instance(tx, name, source)
             return VariableTracker.build(tx, own[name], source)
         getter = _native.class_attribute(kind, "__getattr__", None)
-        if getter is not unpatched_nn_module_getattr or not _native.has_plain_tables(own, _STATE):
-            return UserDefinedObjectVariable.generic_getattr(self, tx, name)
+        if getter is not compat.unpatched_nn_module_getattr or not _native.has_plain_tables(
+            own, _STATE
+        ):
+            return compat.UserDefinedObjectVariable.generic_getattr(self, tx, name)
         found = self.manually_trace_nn_module_getattr(tx, name)
-        if self.source and getter is Module.__getattr__ and isinstance(found, TRACKED_MODULES):
-            path = AttrSource(self.get_nn_module_stack_source(), name)
+        if (
+            self.source
+            and getter is Module.__getattr__
+            and isinstance(found, compat.TRACKED_MODULES)
+        ):
+            path = compat.AttrSource(self.get_nn_module_stack_source(), name)
             found.set_nn_module_stack_source(path)
         return found
 
     def manually_trace_nn_module_getattr(self, tx: Translator, name: str) -> VariableTracker:
-        key = SourcelessBuilder.create(tx, name)
+        key = compat.SourcelessBuilder.create(tx, name)
         found = self.getattr_helper(tx, "_parameters", key)
         if found is None:
             found = self.getattr_helper(tx, "_modules", key)
@@ -396,7 +368,7 @@ class UnspecializedNNModuleVariable(StackSource, TorchUnspecializedNNModuleVaria
                 found = found if buffer is None else buffer
         if found is None:
             kind = type(self.value).__name__
-            raise_observed(tx, AttributeError, f"'{kind}' object has no attribute '{name}'")
+            compat.raise_observed(tx, AttributeError, f"'{kind}' object has no attribute '{name}'")
         return found
 
     def getattr_helper(
@@ -404,7 +376,7 @@ class UnspecializedNNModuleVariable(StackSource, TorchUnspecializedNNModuleVaria
     ) -> VariableTracker | None:
         table = self._table(tx, field)
         if isinstance(table, variables.UserDefinedDictVariable):
-            table = storage_of(table)
+            table = variants.storage_of(table)
         if isinstance(table, variables.ConstDictVariable):
             return table.maybe_getitem_const(name_vt)
         return None
@@ -431,12 +403,12 @@ def _kind_of_state(value: VariableTracker) -> str | None:
     """Return "parameters" or "module" for an assigned parameter or module, else None."""
     if value.is_tensor() and value.python_type() is torch.nn.Parameter:
         return "parameters"
-    return "module" if isinstance(value, TRACKED_MODULES) else None
+    return "module" if isinstance(value, compat.TRACKED_MODULES) else None
 
 
 class UnspecializedBuiltinNNModuleVariable(
     UnspecializedNNModuleVariable,
-    TorchUnspecializedBuiltinNNModuleVariable,  # type: ignore[misc]
+    compat.TorchUnspecializedBuiltinNNModuleVariable,  # type: ignore[misc]
 ):
     """A variable for a module of torch: numbers in it become constants, and sizes are static.
 
@@ -446,7 +418,7 @@ class UnspecializedBuiltinNNModuleVariable(
 
 class FSDPManagedNNModuleVariable(
     UnspecializedNNModuleVariable,
-    TorchFSDPManagedNNModuleVariable,  # type: ignore[misc]
+    compat.TorchFSDPManagedNNModuleVariable,  # type: ignore[misc]
 ):
     """A variable for a module that FSDP manages: sources of its attributes are FSDP sources.
 
@@ -464,8 +436,8 @@ class FSDPManagedNNModuleVariable(
         self.source = source
 
     def _wrap_source(self, attr_source: Any) -> Any:
-        if isinstance(attr_source, (FSDPNNModuleSource, UnspecializedNNModuleSource)):
+        if isinstance(attr_source, (compat.FSDPNNModuleSource, compat.UnspecializedNNModuleSource)):
             return attr_source
-        if config.skip_fsdp_guards:
-            return FSDPNNModuleSource(attr_source)
-        return UnspecializedNNModuleSource(attr_source)
+        if compat.config.skip_fsdp_guards:
+            return compat.FSDPNNModuleSource(attr_source)
+        return compat.UnspecializedNNModuleSource(attr_source)

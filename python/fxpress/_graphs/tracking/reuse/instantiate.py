@@ -11,25 +11,10 @@ from fxpress._graphs.tracking.reuse.recording import Call, Correspondence
 from fxpress._graphs.tracking.reuse.structure import storage_id
 from fxpress._graphs.tracking.reuse.template import Step, Template
 from fxpress._graphs.tracking.stack import enter_module
+from fxpress._torch import reuse as compat
+from fxpress._torch import reuse_inputs
 from fxpress._torch.aten import share_gradient_edge
-from fxpress._torch.reuse import (
-    SYMBOLIC,
-    SymNodeVariable,
-    VariableBuilder,
-    VariableTracker,
-    copy_symbol,
-    copy_variable,
-    repeat_guard,
-    separate_guards,
-    symbols_of,
-)
-from fxpress._torch.reuse_inputs import (
-    Input,
-    add_attribute,
-    add_placeholder,
-    copy_fake,
-    copy_parameter,
-)
+from fxpress._torch.reuse import VariableTracker
 
 
 def instantiate(template: Template, call: Call) -> VariableTracker:
@@ -58,7 +43,7 @@ class _Instance:
         for old, new in zip(self.template.arguments, self.call.arguments.tensors, strict=True):
             self._map_node(old, new.as_proxy().node)
         self._enter_modules()
-        with separate_guards(self.output) as fresh:
+        with compat.separate_guards(self.output) as fresh:
             for step in self.template.steps:
                 _STEPS[step.kind](self, step)
         self._add_guards(fresh.found)
@@ -69,7 +54,7 @@ class _Instance:
         """Map an old node to a new node. Also map the symbols and the storage of the old value."""
         self.same.nodes[old] = new
         before, after = old.meta.get("example_value"), new.meta.get("example_value")
-        for size, same in zip(symbols_of(before), symbols_of(after), strict=True):
+        for size, same in zip(compat.symbols_of(before), compat.symbols_of(after), strict=True):
             self.symbols.setdefault(id(size.node), same)
         if isinstance(before, torch.Tensor) and isinstance(after, torch.Tensor):
             self.fakes[id(before)] = after
@@ -107,19 +92,19 @@ class _Instance:
         tensor = self.call.structure.objects[step.number]
         source = self.same.source(step.source)
         journal = self.call.journal
-        fake = None if step.fake is None else copy_parameter(step.fake, tensor)
+        fake = None if step.fake is None else reuse_inputs.copy_parameter(step.fake, tensor)
         old = step.node
         if fake is not None and old.op == "get_attr":
-            new_input = Input(step.variable, step.tensor, tensor, fake, source)
+            new_input = reuse_inputs.Input(step.variable, step.tensor, tensor, fake, source)
             make_node = functools.partial(self._make_attribute, old)
-            variable = add_attribute(self.tx, new_input, make_node)
+            variable = reuse_inputs.add_attribute(self.tx, new_input, make_node)
         else:
             journal.stack_trace = self.same.trace(old.meta["stack_trace"])
             if fake is None:
-                variable = VariableBuilder(self.tx, source)(tensor)
+                variable = compat.VariableBuilder(self.tx, source)(tensor)
             else:
-                new_input = Input(step.variable, step.tensor, tensor, fake, source)
-                variable = add_placeholder(self.tx, new_input)
+                new_input = reuse_inputs.Input(step.variable, step.tensor, tensor, fake, source)
+                variable = reuse_inputs.add_placeholder(self.tx, new_input)
             journal.stack_trace = None
             meta = variable.as_proxy().node.meta
             meta["nn_module_stack"] = self._stack(old.meta["nn_module_stack"])
@@ -177,11 +162,11 @@ class _Instance:
         return self._symbol(old)
 
     def _symbol(self, old: Any) -> Any:
-        if not isinstance(old, SYMBOLIC):
+        if not isinstance(old, compat.SYMBOLIC):
             return old
         found = self.symbols.get(id(old.node))
         if found is None:
-            found = self.symbols[id(old.node)] = copy_symbol(old)
+            found = self.symbols[id(old.node)] = compat.copy_symbol(old)
         return found
 
     def _tensor(self, old: torch.Tensor) -> torch.Tensor:
@@ -193,7 +178,7 @@ class _Instance:
     def _copy(self, old: Any) -> torch.Tensor:
         """Copy a fake tensor; copies share a storage if the old tensors share one."""
         key = storage_id(old)
-        made = copy_fake(old, self.storages.get(key), self._symbol)
+        made = reuse_inputs.copy_fake(old, self.storages.get(key), self._symbol)
         self.storages.setdefault(key, made)
         if old.requires_grad:
             share_gradient_edge(made, old)
@@ -203,7 +188,7 @@ class _Instance:
         guards = self.output.guards
         for guard, key in self.template.fresh_guards:
             found = fresh.get((self.same.source(key[0]), key[1])) if key else None
-            made = found.pop(0) if found else repeat_guard(guard, self.same.sources)
+            made = found.pop(0) if found else compat.repeat_guard(guard, self.same.sources)
             made.user_stack = self.same.stack(guard.user_stack)
             guards.add(made, collect_debug_stack=guard.stack is not None)
             self.call.journal.note_guard(made)
@@ -216,10 +201,10 @@ class _Instance:
         found = self.variables.get(id(old))
         if found is None:
             proxy = torch.fx.Proxy(self.same.nodes[step.node], self.tracer)
-            if isinstance(old, SymNodeVariable):
-                found = SymNodeVariable(proxy, proxy.node.meta["example_value"])
+            if isinstance(old, compat.SymNodeVariable):
+                found = compat.SymNodeVariable(proxy, proxy.node.meta["example_value"])
             else:
-                found = copy_variable(old, proxy=proxy)
+                found = compat.copy_variable(old, proxy=proxy)
                 found._is_name_set = step.node in self.template.renamed
             self.tracer.record_proxyable_vt(found)
             self.variables[id(old)] = found
@@ -229,7 +214,7 @@ class _Instance:
         """Return the variable for a tuple or a list that is `old` in the recorded call."""
         found = self.variables.get(id(old))
         if found is None:
-            found = self.variables[id(old)] = copy_variable(old, items=items)
+            found = self.variables[id(old)] = compat.copy_variable(old, items=items)
         return found
 
 

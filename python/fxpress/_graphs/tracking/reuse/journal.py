@@ -10,23 +10,8 @@ from typing import Any
 import torch
 
 from fxpress._graphs.tracking.reuse.report import begin
-from fxpress._torch.reuse import (
-    ConstantSource,
-    Guard,
-    SeenSize,
-    Source,
-    VariableTracker,
-    builder,
-    changed_objects,
-    guard_key,
-    is_exhausted,
-    is_generator,
-    is_of_variable,
-    outlives_call,
-    process_sizes,
-    restart_without_reuse,
-    within,
-)
+from fxpress._torch import reuse as compat
+from fxpress._torch.reuse import Guard, SeenSize, Source, VariableTracker, builder, guard_key
 
 KEY = "_fxpress_journal"  # the attribute of an OutputGraph that has the Journal
 
@@ -128,7 +113,7 @@ class Journal:
         self.sizes: list[SeenSize] = []  # numbers and sizes that may become inputs of the graph
         self.once: list[str] = []  # see `note_once`
         # Variables of changed objects that outlive the trace, and the number of changes.
-        self._changed = changed_objects(self.effects)
+        self._changed = compat.changed_objects(self.effects)
         self.mutations = len(self._changed)
         # Objects that the changed objects contain (id of variable -> variable), and the generators
         # in these objects. `_reach` computes both again if `mutations` is not `_reached_at`.
@@ -170,7 +155,7 @@ class Journal:
         check = self.effects.check_allowed_side_effect
 
         def check_allowed(item: VariableTracker) -> Any:
-            if outlives_call(item) or self._is_reached(item):
+            if compat.outlives_call(item) or self._is_reached(item):
                 self.mutations += 1
                 self._changed.append(item)
             return check(item)
@@ -185,13 +170,13 @@ class Journal:
     def _reach(self) -> None:
         if self._reached_at != self.mutations:
             self._reached_at = self.mutations
-            self._reached = within(self._changed, self.effects)
-            self._generators = list(filter(is_generator, self._reached.values()))
+            self._reached = compat.within(self._changed, self.effects)
+            self._generators = list(filter(compat.is_generator, self._reached.values()))
 
     def has_open_generator(self) -> bool:
         """Return whether a changed object contains a generator that is not exhausted."""
         self._reach()
-        return not all(map(is_exhausted, self._generators))
+        return not all(map(compat.is_exhausted, self._generators))
 
     def _note_modules(self) -> None:
         output, built, instantiated, once = self.output, self.built, self._instantiated, self.once
@@ -205,10 +190,12 @@ class Journal:
                 add_module(module, source)
             elif known[1] != source:
                 # A trace registers a module only under its first path.
-                restart_without_reuse(output, "a part of an instantiated module has another path")
+                compat.restart_without_reuse(
+                    output, "a part of an instantiated module has another path"
+                )
 
         def register_attr_or_module(target: Any, *names: Any, **options: Any) -> Any:
-            if isinstance(options.get("source"), ConstantSource):
+            if isinstance(options.get("source"), compat.ConstantSource):
                 once.append("the result of a function that runs while tracing")
             return register(target, *names, **options)
 
@@ -220,14 +207,14 @@ class Journal:
         add = guards.add
 
         def add_new(guard: Guard, **options: Any) -> None:
-            if not guarded or not is_of_variable(guard) or guard_key(guard) not in guarded:
+            if not guarded or not compat.is_of_variable(guard) or guard_key(guard) not in guarded:
                 add(guard, **options)
 
         vars(guards)["add"] = add_new
 
     def note_guard(self, guard: Guard) -> None:
         """Record a guard of an instance, so that Dynamo does not add it again for a variable."""
-        if is_of_variable(guard):
+        if compat.is_of_variable(guard):
             self._guarded.add(guard_key(guard))
 
     def _end_with_trace(self) -> None:
@@ -279,7 +266,7 @@ class Journal:
         self._replace(tracer, "create_node", create_node)
         name = "process_automatic_dynamic"
         self._undo.append(functools.partial(setattr, builder, name, getattr(builder, name)))
-        setattr(builder, name, process_sizes(self.sizes.append))
+        setattr(builder, name, compat.process_sizes(self.sizes.append))
 
     def _replace(self, owner: Any, name: str, function: Any) -> None:
         vars(owner)[name] = function

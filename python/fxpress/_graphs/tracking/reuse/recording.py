@@ -12,20 +12,8 @@ from fxpress._graphs.tracking.reuse.structure import (
     NotReusable,
     tensor_facts,
 )
-from fxpress._torch.reuse import (
-    CallSite,
-    LazyVariableTracker,
-    TensorVariable,
-    Translator,
-    VariableTracker,
-    global_state,
-    items_of,
-    lasting_change,
-    lasting_state,
-    map_source,
-    surroundings,
-    variables,
-)
+from fxpress._torch import reuse as compat
+from fxpress._torch.reuse import Translator, VariableTracker, variables
 
 if TYPE_CHECKING:
     from fxpress._graphs.tracking.reuse.journal import Journal
@@ -65,7 +53,7 @@ class Call:
             self.structure.key,
             tuple(self.structure.names),
             self.arguments.key,
-            surroundings(tx),
+            compat.surroundings(tx),
         )
         known = journal.effects.id_to_variable
         # Numbers of objects for which Dynamo already has a variable, from another call or path.
@@ -74,8 +62,8 @@ class Call:
         )
         # Dynamo adds other guards for an object that it has read before than for a new object.
         self.met = [each in known for each in self.structure.others]
-        self.state = global_state()
-        self.site = CallSite(tx)
+        self.state = compat.global_state()
+        self.site = compat.CallSite(tx)
         self.depth = len(tx.nn_module_stack)
 
 
@@ -93,7 +81,7 @@ class Correspondence:
 
     def source(self, old: Any) -> Any:
         """Return the new call's source for a source in the recorded call."""
-        return map_source(old, self.sources)
+        return compat.map_source(old, self.sources)
 
     def node(self, old: torch.fx.Node) -> torch.fx.Node:
         """Return the new call's node for a recorded node; return nodes of other calls unchanged."""
@@ -151,7 +139,7 @@ class Recording:
         self.reason = ""  # why no call can repeat this one; empty if no reason is known
         journal = call.journal
         output = journal.output
-        self._before = lasting_state(output)
+        self._before = compat.lasting_state(output)
         self._versions = [_version(each) for each in call.arguments.tensors]
         self.start = self._position()
         self.end = self.start
@@ -180,9 +168,9 @@ class Recording:
         self.result = result
         self._note_result(result)
         call.journal.note_known(self.start.built)
-        after = lasting_state(call.journal.output)
+        after = compat.lasting_state(call.journal.output)
         if after != self._before:
-            change = lasting_change(self._before, after)
+            change = compat.lasting_change(self._before, after)
             self.reason = f"the earlier call changed Dynamo's state: {change}"
         elif call.journal.once[call.once :]:
             self.reason = f"the earlier call depends on {call.journal.once[call.once]}"
@@ -197,13 +185,13 @@ class Recording:
 
     def _note_result(self, variable: Any) -> None:
         """Record the current state of the result's lists and tensors, to detect later changes."""
-        if isinstance(variable, LazyVariableTracker):
+        if isinstance(variable, compat.LazyVariableTracker):
             variable = variable.unwrap()
         kind = type(variable)  # not `isinstance`, which realizes lazy variables
-        if kind is TensorVariable:
+        if kind is compat.TensorVariable:
             self._results.append((variable, _version(variable)))
         elif kind in (variables.TupleVariable, variables.ListVariable):
-            items = items_of(variable)
+            items = compat.items_of(variable)
             self._containers.append((variable, items))
             for each in items:
                 self._note_result(each)
@@ -211,7 +199,7 @@ class Recording:
     def check(self) -> None:
         """Raise NotReusable if the call cannot be repeated."""
         if any(_version(each) != version for each, version in self._results) or any(
-            items_of(each) != items for each, items in self._containers
+            compat.items_of(each) != items for each, items in self._containers
         ):
             self.reason = "the program changed the result of the earlier call"
         if self.reason:

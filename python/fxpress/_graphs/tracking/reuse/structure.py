@@ -14,17 +14,8 @@ from typing import Any
 
 import torch
 
-from fxpress._torch.reuse import (
-    FakeTensor,
-    LazyVariableTracker,
-    SymNodeVariable,
-    TensorVariable,
-    VariableTracker,
-    is_changed,
-    items_of,
-    symbols_of,
-    variables,
-)
+from fxpress._torch import reuse as compat
+from fxpress._torch.reuse import VariableTracker, variables
 from fxpress._torch.symbols import comparable
 
 _PLAIN_TYPES = frozenset((int, float, complex, str, bytes, bool, type(None)))
@@ -202,10 +193,10 @@ class CallArguments:
 
     def unchanged(self) -> bool:
         """Return whether the containers among the arguments still have the same items."""
-        return all(items_of(container) == items for container, items in self.containers)
+        return all(compat.items_of(container) == items for container, items in self.containers)
 
     def _describe(self, variable: VariableTracker) -> None:
-        if isinstance(variable, LazyVariableTracker):
+        if isinstance(variable, compat.LazyVariableTracker):
             if not variable.is_realized():  # its source and value identify it
                 self._parts += (variable.source, id(variable.peek_value()))
                 return
@@ -217,15 +208,15 @@ class CallArguments:
             return
         self._numbers[id(variable)] = len(self._numbers)
         kind = type(variable)
-        if kind is TensorVariable:
+        if kind is compat.TensorVariable:
             parts.append(self._tensor(variable))
-        elif kind is SymNodeVariable:
+        elif kind is compat.SymNodeVariable:
             parts += (kind, variable.source, *self._symbols(variable.sym_num))
             self.tensors.append(variable)
         elif kind in (variables.TupleVariable, variables.ListVariable, variables.ConstDictVariable):
-            items = items_of(variable)
+            items = compat.items_of(variable)
             parts += (kind, len(items), variable.source)
-            if is_changed(variable):
+            if compat.is_changed(variable):
                 raise NotReusable("the program changed an argument before the call")
             self.containers.append((variable, items))
             for item in items:
@@ -241,7 +232,7 @@ class CallArguments:
     def _tensor(self, variable: Any) -> tuple[Any, ...]:
         node = variable.proxy.node
         example = node.meta.get("example_value")
-        if type(example) is not FakeTensor or example.layout is not torch.strided:
+        if type(example) is not compat.FakeTensor or example.layout is not torch.strided:
             found = f"{getattr(example, 'layout', '')} {type(example).__name__}".lstrip()
             raise NotReusable(f"an argument is a {found}, not a strided FakeTensor")
         if example.constant is not None:
@@ -263,6 +254,6 @@ class CallArguments:
 
     def _symbols(self, value: Any) -> Iterable[Any]:
         """Yield, for each symbolic size of `value`, a key and then a number for its SymNode."""
-        for size in symbols_of(value):
+        for size in compat.symbols_of(value):
             yield comparable(size)
             yield self._numbers.setdefault(id(size.node), len(self._numbers))

@@ -11,22 +11,8 @@ import torch
 
 from fxpress._graphs.tracking.reuse.recording import Call, Correspondence, Recording
 from fxpress._graphs.tracking.reuse.structure import NotReusable
-from fxpress._torch.reuse import (
-    FakeTensor,
-    LazyVariableTracker,
-    SeenSize,
-    SymNodeVariable,
-    TensorVariable,
-    VariableTracker,
-    checks_identity,
-    guard_key,
-    guard_kind,
-    input_variable,
-    is_exhausted,
-    is_from_source,
-    is_repeatable,
-    variables,
-)
+from fxpress._torch import reuse as compat
+from fxpress._torch.reuse import VariableTracker, variables
 from fxpress._torch.reuse_inputs import can_copy_parameter
 
 # Keys of `Node.meta` whose values an instance computes, and keys whose values it copies.
@@ -76,7 +62,7 @@ class Template:
         self.codes = list(itertools.islice(output.traced_code, start.codes, end.codes))
         if end.generators:
             made = output.local_generators[start.generators : end.generators]
-            if not all(map(is_exhausted, made)):
+            if not all(map(compat.is_exhausted, made)):
                 raise NotReusable("the earlier call leaves a generator open")
         self.numbers = call.structure.numbers
         self._inside = (call.source, getattr(call.source, "base", call.source))
@@ -129,7 +115,7 @@ class Template:
 
     def is_inside(self, source: Any) -> bool:
         """Return whether a source is the called module, or an object read from this module."""
-        return any(is_from_source(source, each) for each in self._inside)
+        return any(compat.is_from_source(source, each) for each in self._inside)
 
     def _steps(self, events: Any) -> Any:
         nodes = [node for node, _, _ in events if node is not None]
@@ -151,7 +137,7 @@ class Template:
 
     def _input(self, node: torch.fx.Node, candidate: str) -> Step:
         step = Step("input", node, candidate)
-        found = input_variable(self.call.journal.output, node)
+        found = compat.input_variable(self.call.journal.output, node)
         if found is None:
             raise NotReusable(f"{node.target}, an input of the call, is not an input of the graph")
         step.tensor, step.variable = found
@@ -170,12 +156,12 @@ class Template:
         if step.kind == "input":
             if example._version:
                 raise NotReusable("the call changes a parameter or a buffer in place")
-            if type(step.variable) is TensorVariable and can_copy_parameter(example):
+            if type(step.variable) is compat.TensorVariable and can_copy_parameter(example):
                 step.fake = example
             return
         for each in _leaves(example):
             if isinstance(each, torch.Tensor):
-                if type(each) is not FakeTensor or each.layout is not torch.strided:
+                if type(each) is not compat.FakeTensor or each.layout is not torch.strided:
                     found = f"{each.layout} {type(each).__name__}"
                     raise NotReusable(f"node {node} returns a {found}, not a strided FakeTensor")
                 if each.constant is not None or each.is_conj() or each.is_neg():
@@ -193,13 +179,13 @@ class Template:
             if not self.is_inside(guard.originating_source):
                 # Outside of the module, Dynamo adds some guards in each call, and others once.
                 before = before or self._guards_before()
-                if guard_key(guard) not in before:
+                if compat.guard_key(guard) not in before:
                     raise NotReusable(f"the earlier call is the first call that reads {guard.name}")
-            if checks_identity(guard) and self._is_of_call(guard.originating_source):
+            if compat.checks_identity(guard) and self._is_of_call(guard.originating_source):
                 raise NotReusable(f"the call depends on the identity of {guard.name}")
             if guard.originating_source in inputs:
-                found.append((guard, (guard.originating_source, guard_kind(guard))))
-            elif is_repeatable(guard):
+                found.append((guard, (guard.originating_source, compat.guard_kind(guard))))
+            elif compat.is_repeatable(guard):
                 found.append((guard, None))
             else:
                 raise NotReusable(f"the call's guard {guard.create_fn_name()} checks one object")
@@ -211,9 +197,9 @@ class Template:
 
     def _guards_before(self) -> set[Any]:
         guards = self.call.journal.output.guards.inner
-        return set(map(guard_key, itertools.islice(guards, self._guards_at_start)))
+        return set(map(compat.guard_key, itertools.islice(guards, self._guards_at_start)))
 
-    def _sizes(self, sizes: list[SeenSize]) -> list[tuple[SeenSize, Any]]:
+    def _sizes(self, sizes: list[compat.SeenSize]) -> list[tuple[compat.SeenSize, Any]]:
         """Return (size that the call recorded, the source of the size) for each of `sizes`."""
         sources = [step.source for step in self.steps if step.kind == "input"]
         sources += [guard.originating_source for guard in self.guards]
@@ -224,7 +210,7 @@ class Template:
 
     def _result(self, variable: Any) -> Callable[[Any], VariableTracker]:
         """Return a function that maps an equal call's `_Instance` to the variable of its result."""
-        if isinstance(variable, LazyVariableTracker):
+        if isinstance(variable, compat.LazyVariableTracker):
             if not variable.is_realized():
                 raise NotReusable("Dynamo has not evaluated the result of the call")
             variable = variable.realize()
@@ -235,7 +221,7 @@ class Template:
             if container is variable:
                 return lambda instance: instance.call.arguments.containers[index][0]
         kind = type(variable)
-        if kind in (TensorVariable, SymNodeVariable):
+        if kind in (compat.TensorVariable, compat.SymNodeVariable):
             node = variable.proxy.node
             if variable in self.call.journal.effects.store_attr_mutations:
                 raise NotReusable("the program sets attributes of the call's result")
