@@ -408,7 +408,7 @@ def test_light_checks_make_no_code_of_guards() -> None:
 
         with (
             mock.patch.object(Guard, "create", create),
-            mock.patch("fxpress._graphs.capture.constraints.guards_are_logged", return_value=False),
+            mock.patch("fxpress._torch.capture.guards_are_logged", return_value=False),
         ):
             _dynamo_graph_capture_for_export(Model(), check=check)(x())
         return len(made)

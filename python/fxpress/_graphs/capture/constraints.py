@@ -15,15 +15,7 @@ import torch
 from fxpress import _native
 from fxpress._base.signatures import expand_aliases
 from fxpress._graphs.capture.root_names import post_process_error_msg
-from fxpress._torch.capture import (
-    OPERATORS,
-    CaptureOutput,
-    ConstraintViolationError,
-    get_traced_fn,
-    guards_are_logged,
-    log,
-    with_shape_guards_only,
-)
+from fxpress._torch import capture as compat
 
 Check: TypeAlias = Literal["guards", "light"]
 
@@ -58,7 +50,7 @@ def _suggest_or_raise_constraint_violation(
     module_to_trace: torch.nn.Module,
     orig_callable: Callable[..., Any],
     fake_mode: Any,
-    graph_capture_output: CaptureOutput,
+    graph_capture_output: compat.CaptureOutput,
     args: Any,
     kwargs: Any,
     dynamic_shapes: dict[str, Any] | tuple[Any] | list[Any] | None,
@@ -85,7 +77,7 @@ def _suggest_or_raise_constraint_violation(
     error = _violation(module_to_trace, graph_capture_output)
     shape_env = getattr(fake_mode, "shape_env", None)
     constraints = getattr(shape_env, "dim_constraints", None)
-    if constraints is not None and not isinstance(module_to_trace.forward, OPERATORS):
+    if constraints is not None and not isinstance(module_to_trace.forward, compat.OPERATORS):
         constraints.solve()
         forced = constraints.forced_specializations()
         advice = constraints.prettify_results(
@@ -94,36 +86,36 @@ def _suggest_or_raise_constraint_violation(
         if error is not None:
             error.args = (error.args[0] + advice if error.args else advice,)
         elif forced:
-            error = ConstraintViolationError(advice)
+            error = compat.ConstraintViolationError(advice)
         else:
-            log.info("Summary of dimension constraints:%s", advice)
+            compat.log.info("Summary of dimension constraints:%s", advice)
         error = _static_value(shape_env) or error
     if error is not None:
         raise post_process_error_msg(error, orig_callable, args, kwargs)
 
 
 def _violation(
-    module_to_trace: torch.nn.Module, captured: CaptureOutput
-) -> ConstraintViolationError | None:
+    module_to_trace: torch.nn.Module, captured: compat.CaptureOutput
+) -> compat.ConstraintViolationError | None:
     """Build the guards of the traced code; return the ConstraintViolationError, or None."""
-    function, _ = get_traced_fn(module_to_trace)
+    function, _ = compat.get_traced_fn(module_to_trace)
     guarded = captured.graph_capture_output
-    if _check.get() == "light" and not guards_are_logged():
-        guarded = with_shape_guards_only(guarded)
+    if _check.get() == "light" and not compat.guards_are_logged():
+        guarded = compat.with_shape_guards_only(guarded)
     try:
         guarded.build_guards(function.__code__)
-    except ConstraintViolationError as error:
+    except compat.ConstraintViolationError as error:
         return error
     return None
 
 
-def _static_value(shape_env: Any) -> ConstraintViolationError | None:
+def _static_value(shape_env: Any) -> compat.ConstraintViolationError | None:
     """Return an error if tracing has made a constrained size a constant; None otherwise."""
     numbers = [key for key in shape_env.var_to_range if isinstance(key, sympy.Integer)]
     if not numbers:
         return None
     stack = "".join(traceback.format_list(shape_env.var_to_stack[numbers[-1]]))
-    return ConstraintViolationError(
+    return compat.ConstraintViolationError(
         f"{stack}\nIt appears that you're trying to set a constraint on a value which we evaluated "
         f'to have a static value of {numbers[-1]}. Set TORCH_LOGS="+export" for more information.'
     )

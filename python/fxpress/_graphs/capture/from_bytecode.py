@@ -19,15 +19,7 @@ from fxpress._graphs.capture.bytecode import (
     InputProcessor,
     _DynamoBytecodeCodeGen,
 )
-from fxpress._torch.capture import (
-    CaptureOutput,
-    WrappedCall,
-    argument_names,
-    check_inputs,
-    does_more_than_forward,
-    get_traced_fn,
-    tracing_context,
-)
+from fxpress._torch import capture as compat
 from fxpress._torch.fx import pytree
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -91,7 +83,7 @@ def _normalize_shuffle_graph(shuffle_gm: GraphModule) -> None:
 
 
 def create_fx_graph_from_captured_output(
-    out: CaptureOutput, mod: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    out: compat.CaptureOutput, mod: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> GraphModule:
     """Turn Dynamo's capture of a callable into a module with the callable's signature.
 
@@ -115,8 +107,8 @@ def create_fx_graph_from_captured_output(
     if out.backend_input is None:
         raise AssertionError("nothing was captured: out.backend_input must not be None")
     captured = out.backend_input
-    _, root = get_traced_fn(mod)
-    check_inputs(pytree.tree_leaves((args, kwargs)))
+    _, root = compat.get_traced_fn(mod)
+    compat.check_inputs(pytree.tree_leaves((args, kwargs)))
     module: GraphModule = captured.graph_module
     if isinstance(root, torch.nn.Module):
         _adopt(root, module)
@@ -126,7 +118,7 @@ def create_fx_graph_from_captured_output(
     f_globals = out.graph_capture_output.f_globals
     flatten = DynamoBytecodeFlatten(processor, out, f_globals)
     unflatten = DynamoBytecodeUnflatten(processor, out, f_globals)
-    names = argument_names(inspect.signature(mod), args, kwargs)
+    names = compat.argument_names(inspect.signature(mod), args, kwargs)
     module.graph.set_codegen(_DynamoBytecodeCodeGen(names, flatten, unflatten))
     normalize_graph_module(module)
     for name, replay in zip(_REPLAYS, (flatten, unflatten), strict=True):
@@ -141,7 +133,9 @@ def create_fx_graph_from_captured_output(
         out.graph_capture_output.output_graph.export_metadata.module_call_spec
     )
     module.meta["fake_mode"] = captured.fake_mode
-    module.meta["tracing_context"] = tracing_context(captured.fake_mode, captured.tensor_to_context)
+    module.meta["tracing_context"] = compat.tracing_context(
+        captured.fake_mode, captured.tensor_to_context
+    )
     return module
 
 
@@ -177,7 +171,7 @@ def _set_traced_hooks_aside(module: GraphModule) -> None:
     if not (module._forward_hooks or module._forward_pre_hooks):
         return
     wrapped = getattr(module, "_wrapped_call", None)
-    if not isinstance(wrapped, WrappedCall) or wrapped.cls_call is not None:
+    if not isinstance(wrapped, compat.WrappedCall) or wrapped.cls_call is not None:
         raise AssertionError(
             f"the class of the captured module must not define __call__: {wrapped}"
         )
@@ -187,7 +181,7 @@ def _set_traced_hooks_aside(module: GraphModule) -> None:
 
 def _call_without_hooks(self: GraphModule, *args: Any, **kwargs: Any) -> Any:
     """Call `forward` without running the traced hooks, but with global hooks and observers."""
-    if not does_more_than_forward(self):
+    if not compat.does_more_than_forward(self):
         return type(self).forward(self, *args, **kwargs)
     # Module.__call__ must not find the hooks, so the hook dicts are empty until `forward` runs. As
     # in torch, several threads must not call the module at the same time.

@@ -13,13 +13,7 @@ from typing import Any
 from torch.fx import GraphModule
 
 from fxpress import _native
-from fxpress._torch.capture import (
-    ConstraintViolationError,
-    delete_attribute,
-    get_attribute,
-    set_attribute,
-    with_input_names,
-)
+from fxpress._torch import capture as compat
 
 _FQNS = "dynamo_flat_name_to_original_fqn"
 
@@ -129,17 +123,17 @@ def _move(graph_module: GraphModule, op: str, old: str, new: str) -> None:
         raise AssertionError(
             f"the module does not have the attribute {old!r}, which its graph uses"
         )
-    value = get_attribute(graph_module, old)
-    set_attribute(value, graph_module, new)
-    delete_attribute(graph_module, old)
+    value = compat.get_attribute(graph_module, old)
+    compat.set_attribute(value, graph_module, new)
+    compat.delete_attribute(graph_module, old)
 
 
 def post_process_error_msg(
-    constraint_violation_error: ConstraintViolationError,
+    constraint_violation_error: compat.ConstraintViolationError,
     func: Callable[..., Any],
     args: Any,
     kwargs: Any,
-) -> ConstraintViolationError:
+) -> compat.ConstraintViolationError:
     """Replace Dynamo's names of inputs in an error's message by the user's names.
 
     Stands in for `torch._dynamo.functional_export.post_process_error_msg`.
@@ -161,6 +155,8 @@ def post_process_error_msg(
     """
     signature = inspect.signature(func)
     if constraint_violation_error.args:
-        message = with_input_names(constraint_violation_error.args[0], args, kwargs, signature)
+        message = compat.with_input_names(
+            constraint_violation_error.args[0], args, kwargs, signature
+        )
         constraint_violation_error.args = (message,)
     return constraint_violation_error

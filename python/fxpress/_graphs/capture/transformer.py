@@ -13,15 +13,9 @@ from torch.fx import GraphModule, Node, Proxy
 
 from fxpress import _native
 from fxpress._graphs.capture.root_names import clean_nn_module_stack_and_source_fn, clean_targets
+from fxpress._torch import capture as compat
 from fxpress._torch import native_tables
-from fxpress._torch.capture import (
-    VALUE_KEYS,
-    AttrSource,
-    GetItemSource,
-    LocalSource,
-    birth_rules,
-    fake_input,
-)
+from fxpress._torch.capture import LocalSource, birth_rules
 
 KEPT_META = ("dynamo_flat_name_to_original_fqn", "dynamo_compile_id")
 
@@ -43,7 +37,7 @@ def input_meta(
     before = original.meta if original is not None else {}
     meta = {key: item for key, item in before.items() if key != "val"}
     if fake_mode is not None and isinstance(value, torch.Tensor):
-        meta["val"] = fake_input(fake_mode, value, dynamic_dims)
+        meta["val"] = compat.fake_input(fake_mode, value, dynamic_dims)
     else:
         meta["val"] = getattr(value, "val", value)  # Dynamo's wrapped ints have `val`
     return meta
@@ -54,7 +48,7 @@ def capture_value(module: GraphModule, position: int, placeholder: Node, source:
 
     `source` is Dynamo's source of the value. Returns the attribute's name, or None for an input.
     """
-    if source is None or isinstance(source, GetItemSource):
+    if source is None or isinstance(source, compat.GetItemSource):
         return None
     value = captured_value(placeholder)
     if value is None:
@@ -70,10 +64,10 @@ def capture_value(module: GraphModule, position: int, placeholder: Node, source:
 def attribute_of_input(source: Any) -> tuple[int, list[str]] | None:
     """Return (0, ["a", "b"]) for Dynamo's source `flat_args[0].a.b`; None for other sources."""
     path: list[str] = []
-    while isinstance(source, AttrSource):
+    while isinstance(source, compat.AttrSource):
         path.insert(0, source.member)
         source = source.base
-    if not (path and isinstance(source, GetItemSource)):
+    if not (path and isinstance(source, compat.GetItemSource)):
         return None
     base = source.base
     is_flat = isinstance(base, LocalSource) and base.is_input and base.local_name == _FLAT_ARGUMENTS
@@ -207,7 +201,7 @@ class DynamoGraphTransformer(torch.fx.Transformer):  # type: ignore[misc]
         self.current_node = n
         made = super().run_node(n)
         if hasattr(made, "node") and made.node is not n:
-            for key in VALUE_KEYS:
+            for key in compat.VALUE_KEYS:
                 if key in n.meta:
                     made.node.meta[key] = n.meta[key]
             if n.op != "output":
