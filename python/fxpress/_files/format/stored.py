@@ -5,14 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from fxpress._files.format import names
-from fxpress._files.format.fields import (
-    damage_is_named,
-    expect_int,
-    expect_object,
-    parse,
-    read_document,
-)
+from fxpress._files.format import fields, names
 from fxpress._files.format.package import Package
 from fxpress._files.format.tensors import dtype_of
 
@@ -47,15 +40,15 @@ class StoredTensor(NamedTuple):
     def place(self) -> tuple[int, tuple[int, ...], tuple[int, ...], int]:
         """Return itemsize, sizes, strides, storage offset; raises the errors in `DAMAGE`."""
         assert self.meta is not None
-        number = expect_int(self.meta["dtype"])
+        number = fields.expect_int(self.meta["dtype"])
         _, itemsize = dtype_of(number)
         if itemsize == 0:
             raise ValueError(f"expected the number of a dtype, found {number}")
         sizes, strides = (
-            tuple(expect_int(each["as_int"]) for each in self.meta[key])
+            tuple(fields.expect_int(each["as_int"]) for each in self.meta[key])
             for key in ("sizes", "strides")
         )
-        return itemsize, sizes, strides, expect_int(self.meta["storage_offset"]["as_int"])
+        return itemsize, sizes, strides, fields.expect_int(self.meta["storage_offset"]["as_int"])
 
 
 def config_record(model: str, folder: str) -> str:
@@ -76,9 +69,9 @@ def stored_tensors(package: Package, model: str, folder: str) -> Iterator[Stored
         return
     text = package.read(record)
     with package.release_charges():
-        read_document(text, "PayloadConfig", record, package)
-    with damage_is_named(f"record {record!r}"):
-        entries = expect_object(parse(text, record, package)["config"])
+        fields.read_document(text, "PayloadConfig", record, package)
+    with fields.damage_is_named(f"record {record!r}"):
+        entries = fields.expect_object(fields.parse(text, record, package)["config"])
     for name, entry in entries.items():
         yield StoredTensor(
             name,

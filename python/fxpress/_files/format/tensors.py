@@ -6,14 +6,7 @@ import ast
 import math
 from typing import Any, NamedTuple
 
-from fxpress._files.format.fields import (
-    expect_int,
-    expect_list,
-    expect_object,
-    expect_one_of,
-    expect_str,
-    sizes_in,
-)
+from fxpress._files.format import fields
 from fxpress._files.format.torch_facts import BY_NUMBER
 
 _INFIX = {"Add": " + ", "Mul": "*"}
@@ -41,31 +34,31 @@ def dtype_of(number: int) -> tuple[str, int]:
 
 def tensor_of(meta: Any) -> Tensor:
     """Return the dtype, sizes and bytes that a `TensorMeta` of the schema describes."""
-    dtype, itemsize = dtype_of(expect_int(expect_object(meta)["dtype"]))
-    shape = [size_of(size) for size in expect_list(meta["sizes"])]
+    dtype, itemsize = dtype_of(fields.expect_int(fields.expect_object(meta)["dtype"]))
+    shape = [size_of(size) for size in fields.expect_list(meta["sizes"])]
     count: int | None = None
     if itemsize and all(isinstance(size, int) for size in shape):
-        count = expect_int(itemsize * math.prod(sizes_in(shape)))
+        count = fields.expect_int(itemsize * math.prod(fields.sizes_in(shape)))
     return Tensor(dtype, shape, count)
 
 
 def size_of(size: Any) -> int | str:
     """Return the int or the expression in a `SymInt` of the schema."""
-    kind, value = expect_one_of(size)
+    kind, value = fields.expect_one_of(size)
     if kind == "as_int":
-        return expect_int(value)
-    return expression(expect_str(expect_object(value)["expr_str"]))
+        return fields.expect_int(value)
+    return expression(fields.expect_str(fields.expect_object(value)["expr_str"]))
 
 
 def example_of(size: Any) -> int | None:
     """Return the value of a `SymInt` for the example inputs; None if the file does not have it."""
-    kind, value = expect_one_of(size)
+    kind, value = fields.expect_one_of(size)
     hint = (
         value
         if kind == "as_int"
-        else expect_object(expect_object(value).get("hint") or {}).get("as_int")
+        else fields.expect_object(fields.expect_object(value).get("hint") or {}).get("as_int")
     )
-    return None if hint is None else expect_int(hint)
+    return None if hint is None else fields.expect_int(hint)
 
 
 def expression(text: str) -> str:

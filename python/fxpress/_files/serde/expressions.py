@@ -15,15 +15,8 @@ import sympy
 from sympy.core.assumptions import _assume_defined
 
 from fxpress._base.errors import is_about_input, printable_error
-from fxpress._files.serde import gate
-from fxpress._files.serde.bounded_functions import (
-    CONSTANTS,
-    PLACE,
-    ExpressionError,
-    Operand,
-    call,
-    most_bits,
-)
+from fxpress._files.serde import bounded_functions, gate
+from fxpress._files.serde.bounded_functions import PLACE, ExpressionError, Operand
 from fxpress._files.serde.limits import Budget, LimitError
 
 _CHARACTERS_OF_TERM = 64  # enough for Symbol('s77', positive=True, integer=True)
@@ -140,8 +133,8 @@ class _Reader:
             return Operand(token[1:-1], 1, 0)
         if token in self._symbols:
             return Operand(self._symbols[token], 1, 1)
-        if token in CONSTANTS:
-            return Operand(CONSTANTS[token], 1, 0)
+        if token in bounded_functions.CONSTANTS:
+            return Operand(bounded_functions.CONSTANTS[token], 1, 0)
         return Operand(sympy.Symbol(token), 1, 1)
 
     def _integer(self, digits: str) -> Any:
@@ -226,7 +219,7 @@ class _Reader:
         frame.operands.append(made)
 
     def _call(self, name: str, *arguments: Operand) -> Operand:
-        return call(name, list(arguments), self._budget)
+        return bounded_functions.call(name, list(arguments), self._budget)
 
     def _end_argument(self, frame: _Frame) -> None:
         while frame.operators:
@@ -278,7 +271,7 @@ class _Reader:
                 "expected a number or its text, and an integer precision, as arguments of Float"
             )
         precision = int(bits)
-        if not 0 < precision <= max(53, most_bits(self._limits)):
+        if not 0 < precision <= max(53, bounded_functions.most_bits(self._limits)):
             raise LimitError("digits", f"{PLACE}: a Float of {precision} bits")
         value = args[0].value
         if isinstance(value, str):

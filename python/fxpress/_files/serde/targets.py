@@ -13,20 +13,14 @@ import torch
 
 from fxpress._base.errors import InternalError, UnsupportedError, is_about_input, printable_error
 from fxpress._files.format.torch_facts import refusal
+from fxpress._files.serde import operators
 from fxpress._files.serde.damage import RefusedOperatorError, UnknownNameError
 from fxpress._files.serde.limits import LimitError
-from fxpress._files.serde.operators import (
-    Described,
-    Kind,
-    UnsupportedProgramError,
-    describe_operator,
-    operator_name,
-)
 from fxpress._torch import fx as torch_fx
 from fxpress._torch import serde as compat
 
 _FUNCTIONS = {
-    operator_name(each): each
+    operators.operator_name(each): each
     for each in (*compat.SYM_OPS, *compat.FURTHER_SYM_OPS, *compat.allowed_functions())
 }
 _UNREGISTERED = (
@@ -84,13 +78,15 @@ def find_allowed(text: str, allowed: frozenset[str]) -> Any:
     return found
 
 
-def describe_target(target: Any) -> tuple[Any, Described]:
+def describe_target(target: Any) -> tuple[Any, operators.Described]:
     """Return (target, description) for the native code that reads nodes."""
     if not callable(target):
         raise compat.SerializeError(_UNREGISTERED.format(target))
-    described = describe_operator(target)
-    if described[0] is Kind.SPECIAL:
-        raise UnsupportedProgramError(f"deserialize nyi for {operator_name(target)}")
+    described = operators.describe_operator(target)
+    if described[0] is operators.Kind.SPECIAL:
+        raise operators.UnsupportedProgramError(
+            f"deserialize nyi for {operators.operator_name(target)}"
+        )
     return target, described
 
 

@@ -11,14 +11,7 @@ import torch
 from fxpress import _native
 from fxpress._base.observing.progress import Progress, check_progress, reporting
 from fxpress._files.tensors.transfer import to_device
-from fxpress._torch.aten import (
-    clone_aliased,
-    storage_bytes,
-    storage_numbers,
-    storage_places,
-    storages_of,
-    views_like,
-)
+from fxpress._torch import aten
 from fxpress._torch.watching import operation
 
 _CPU = torch.device("cpu")
@@ -50,7 +43,7 @@ def convert_like(made: torch.Tensor, original: torch.Tensor) -> torch.Tensor:
 
 def _sizes(_: Any, tensors: Any, *__: Any, **___: Any) -> dict[str, int]:
     values = _values(tensors)
-    return {"tensors": len(values), "bytes": storage_bytes(values)}
+    return {"tensors": len(values), "bytes": aten.storage_bytes(values)}
 
 
 @operation("state.clone", _sizes)
@@ -84,7 +77,7 @@ def clone(tensors: Any, *, progress: Progress = False) -> Any:
 
 
 def _clone(values: list[torch.Tensor]) -> list[torch.Tensor]:
-    copies, others = clone_aliased(values)
+    copies, others = aten.clone_aliased(values)
     if others:
         # CPU tensors in `others` are not plain views, or a dispatch mode must observe their copies.
         made = _copy_storages(list(others.values()), None, but_on=_CPU, alone=_copy_alone)
@@ -149,7 +142,7 @@ def _copy_storages(
     """Return tensors like `values` on copies of their storages; `device` None: the same devices."""
 
     def copies(first: list[torch.Tensor]) -> list[torch.Tensor]:
-        return to_device(storages_of(first), device)
+        return to_device(aten.storages_of(first), device)
 
     return on_other_storages(values, copies, alone, but_on=but_on)
 
@@ -167,12 +160,14 @@ def on_other_storages(
     storage. `alone` copies a tensor of a subclass or on the device `but_on`, once for each object.
     """
     with _native.GcPause():
-        numbers = storage_numbers(values, but_on)
+        numbers = aten.storage_numbers(values, but_on)
         first: dict[int, torch.Tensor] = {}
         for number, value in zip(numbers, values, strict=True):
             if number == len(first):
                 first[number] = value
-        made: list[Any] = views_like(values, numbers, make(list(first.values())) if first else [])
+        made: list[Any] = aten.views_like(
+            values, numbers, make(list(first.values())) if first else []
+        )
     others: dict[int, torch.Tensor] = {}
     for i, value in enumerate(values):
         if made[i] is None:
@@ -184,7 +179,7 @@ def on_other_storages(
 
 def sharing(values: list[Any]) -> list[list[int]]:
     """Return groups of positions: the values of a group are views of one storage."""
-    numbers = storage_numbers(values)
+    numbers = aten.storage_numbers(values)
     if max(numbers, default=-1) + 1 + numbers.count(-1) == len(numbers):
         return []
     found: dict[int, list[int]] = {}
@@ -241,7 +236,7 @@ class _Part:
 def _groups(values: list[Any]) -> list[_Part]:
     """Return the smallest parts: values that share a storage, or are one object."""
     tensors = [value for value in values if isinstance(value, torch.Tensor)]
-    places = dict(zip(map(id, tensors), storage_places(tensors)[0], strict=True))
+    places = dict(zip(map(id, tensors), aten.storage_places(tensors)[0], strict=True))
     groups: dict[tuple[str, int], _Part] = {}
     for position, value in enumerate(values):
         place = places.get(id(value))

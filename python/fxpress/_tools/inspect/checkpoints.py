@@ -9,20 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from fxpress._base.errors import Error
+from fxpress._files.format import recognition
 from fxpress._files.format.fields import objects_of
 from fxpress._files.format.names import MANIFEST
 from fxpress._files.format.package import InspectionError, memory_for
-from fxpress._files.format.recognition import (
-    CHECKPOINT,
-    HEAD,
-    SAFETENSORS,
-    STAGES,
-    Format,
-    format_of_bytes,
-    format_of_folder,
-    open_file,
-    read_file,
-)
 from fxpress._files.format.tensor_header import Place, header_length, read_header
 from fxpress._files.format.tensors import Tensor
 
@@ -48,13 +38,13 @@ class Checkpoint:
 def read_checkpoint(path: Path) -> Checkpoint | None:
     """Summarize a file or folder of weights from its headers only; None for other formats."""
     if path.is_dir():
-        found = format_of_folder(path)
-        if found in (STAGES, CHECKPOINT):
+        found = recognition.format_of_folder(path)
+        if found in (recognition.STAGES, recognition.CHECKPOINT):
             size = sum(each.stat().st_size for each in path.iterdir() if each.is_file())
-            return _stages(path, size) if found == STAGES else _torchs(path, size)
+            return _stages(path, size) if found == recognition.STAGES else _torchs(path, size)
         return None
-    with open(path, "rb", opener=open_file) as file:
-        if format_of_bytes(file.read(HEAD)) != SAFETENSORS:
+    with open(path, "rb", opener=recognition.open_file) as file:
+        if recognition.format_of_bytes(file.read(recognition.HEAD)) != recognition.SAFETENSORS:
             return None
     try:
         metadata, places = read_tensor_header(path)
@@ -65,10 +55,12 @@ def read_checkpoint(path: Path) -> Checkpoint | None:
         name: Tensor(each.dtype, list(each.shape), each.size) for name, each in places.items()
     }
     texts = {str(key): str(text) for key, text in metadata.items()}
-    return _made(path, path.stat().st_size, SAFETENSORS, tensors=tensors, metadata=texts)
+    return _made(
+        path, path.stat().st_size, recognition.SAFETENSORS, tensors=tensors, metadata=texts
+    )
 
 
-def _made(path: Path, size: int, kind: Format, **held: Any) -> Checkpoint:
+def _made(path: Path, size: int, kind: recognition.Format, **held: Any) -> Checkpoint:
     empty: dict[str, Any] = {"tensors": {}, "others": [], "metadata": {}, "stages": []}
     return Checkpoint(os.fspath(path), size, kind.name.removeprefix("a "), **{**empty, **held})
 
@@ -76,7 +68,7 @@ def _made(path: Path, size: int, kind: Format, **held: Any) -> Checkpoint:
 def _stages(path: Path, size: int) -> Checkpoint:
     from fxpress._distributed.stages.manifest import read_manifest
 
-    data = read_file(path / MANIFEST)
+    data = recognition.read_file(path / MANIFEST)
     try:
         manifest = read_manifest(data)
     except Error as error:
@@ -90,7 +82,7 @@ def _stages(path: Path, size: int) -> Checkpoint:
         }
         for each in manifest.stages
     ]
-    return _made(path, size, STAGES, stages=stages)
+    return _made(path, size, recognition.STAGES, stages=stages)
 
 
 def _torchs(path: Path, size: int) -> Checkpoint:
@@ -104,12 +96,12 @@ def _torchs(path: Path, size: int) -> Checkpoint:
         dtype, sizes = form
         count = math.prod(sizes) * dtype.itemsize
         tensors[name] = Tensor(str(dtype).removeprefix("torch."), list(sizes), count)
-    return _made(path, size, CHECKPOINT, tensors=tensors, others=others)
+    return _made(path, size, recognition.CHECKPOINT, tensors=tensors, others=others)
 
 
 def read_tensor_header(path: Path) -> tuple[dict[str, Any], dict[str, Place]]:
     """Return metadata and tensor locations of a safetensors file; ValueError if it is damaged."""
-    with open(path, "rb", opener=open_file) as file:
+    with open(path, "rb", opener=recognition.open_file) as file:
         whole = os.fstat(file.fileno()).st_size
         try:
             text = file.read(header_length(file.read(8), whole))

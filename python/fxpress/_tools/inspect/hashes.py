@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
+from fxpress._files.format import torch_facts
 from fxpress._files.format.fields import damage_is_named, expect_one_of, parse, read_document
 from fxpress._files.format.package import InspectionError, Package, memory_for
 from fxpress._files.format.recognition import format_of_records
@@ -19,14 +20,6 @@ from fxpress._files.format.stored import (
     has_external_weights,
     stored_tensors,
 )
-from fxpress._files.format.torch_facts import (
-    BY_NUMBER,
-    Traits,
-    allowed_names,
-    operators,
-    refusal,
-    refusal_text,
-)
 from fxpress._files.format.views import View
 from fxpress._tools.inspect.summary import kind_of, model_records
 
@@ -34,7 +27,7 @@ _DIGEST = 32  # bytes of a hash
 _OPERATORS = "torch.ops."
 _NAMES = 120  # the maximum characters of an operator's name in an error
 # A function that returns {name: traits} for names of operators, and omits unknown names.
-Further = Callable[[Sequence[str]], dict[str, Traits]]
+Further = Callable[[Sequence[str]], dict[str, torch_facts.Traits]]
 _STRIDED = 7  # the number of torch.strided in files
 
 
@@ -63,7 +56,7 @@ def hash_programs(
     `further` returns the traits of operators that are not torch's. UnknownOperatorError for an
     operator unknown to `further`, InspectionError for one that needs `allow_operators`.
     """
-    allowed = allowed_names(allow_operators)
+    allowed = torch_facts.allowed_names(allow_operators)
     with Package(path) as package:
         kind_of(package)
         found = model_records(package)
@@ -87,7 +80,7 @@ def hash_text(
     with Package(path) as package:
         kind_of(package)
         record = dict(model_records(package)).get(model)
-        allowed = allowed_names(allow_operators)
+        allowed = torch_facts.allowed_names(allow_operators)
         return None if record is None else _hashed(package, model, record, False, further, allowed)
 
 
@@ -128,15 +121,15 @@ def _hashed(
     """Hash a program; InspectionError if it calls an operator that is not `allowed`."""
     text = package.read(record)
     document = read_document(text, "ExportedProgram", record, package)
-    known = operators()
+    known = torch_facts.operators()
     with damage_is_named(f"record {record!r}"):
         targets = document.targets()
         traits = {target: known[target] for target in targets if target in known}
         if further is not None:
             traits.update(further([target for target in targets if target not in known]))
         for target in targets:
-            if allowed is not None and (why := refusal(target, allowed)) is not None:
-                message = refusal_text(target, why, "--allow-operator {}")
+            if allowed is not None and (why := torch_facts.refusal(target, allowed)) is not None:
+                message = torch_facts.refusal_text(target, why, "--allow-operator {}")
                 raise InspectionError(f"program {model!r}: {message}")
             if target not in traits:
                 raise UnknownOperatorError(f"program {model!r}: {unregistered_text(target)}")
@@ -196,7 +189,7 @@ class _Digests:
             self._left -= size + (0 if record is None else record.size)
             if self._left < 0:
                 raise InspectionError(f"{stored.name!r} exceeds the limit for hashing this file")
-            head = f"(torch.{BY_NUMBER[meta['dtype']].name}, {sizes}, torch.strided)"
+            head = f"(torch.{torch_facts.BY_NUMBER[meta['dtype']].name}, {sizes}, torch.strided)"
             made = hashlib.blake2b(head.encode(), digest_size=_DIGEST)
             view = View(itemsize, sizes, strides, start)
             for part in view.parts(self._package.read(stored.record)):

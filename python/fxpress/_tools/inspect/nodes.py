@@ -6,14 +6,8 @@ import os
 import re
 from typing import Any, NamedTuple
 
-from fxpress._files.format.fields import (
-    damage_is_named,
-    expect_list,
-    expect_object,
-    expect_one_of,
-    expect_str,
-    parse,
-)
+from fxpress._files.format import fields
+from fxpress._files.format.fields import expect_list, expect_object, expect_str
 from fxpress._files.format.package import Package
 from fxpress._files.format.tensors import tensor_of
 from fxpress._tools.inspect.arguments import readable, values_in
@@ -41,13 +35,13 @@ def find_nodes(path: str | bytes | os.PathLike[str], name: str) -> list[NodeSumm
     with Package(path) as package:
         kind_of(package)
         for program, record in model_records(package):
-            document = parse(package.read(record), record, package)
-            with damage_is_named(f"record {record!r}"):
+            document = fields.parse(package.read(record), record, package)
+            with fields.damage_is_named(f"record {record!r}"):
                 graph = expect_object(expect_object(document["graph_module"])["graph"])
                 metas = expect_object(graph["tensor_values"])
                 wanted = expect_list(graph["nodes"])[int(place[1]) :][:1] if place else None
             for node in nodes_of(graph, f"record {record!r}") if wanted is None else wanted:
-                with damage_is_named(f"record {record!r}: a node"):
+                with fields.damage_is_named(f"record {record!r}: a node"):
                     outputs = [v for each in expect_list(node["outputs"]) for v in _values(each)]
                     names = {node.get("name"), *(each for each, _ in outputs)}
                     if wanted is not None or name in names:
@@ -72,7 +66,7 @@ def _summary(
 
 def _values(argument: Any) -> list[tuple[str, str]]:
     """Return name and type of each value of a result, which is one value or a list."""
-    kind, held = expect_one_of(argument)
+    kind, held = fields.expect_one_of(argument)
     kind = kind.removeprefix("as_")
     if kind == "custom_obj":
         return [(expect_str(expect_object(held)["name"]), kind)]
@@ -81,7 +75,7 @@ def _values(argument: Any) -> list[tuple[str, str]]:
 
 
 def _argument(argument: Any) -> str:
-    kind, held = expect_one_of(argument)
+    kind, held = fields.expect_one_of(argument)
     if kind == "as_none":
         return "None"
     text = str(readable(held))

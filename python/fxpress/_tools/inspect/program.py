@@ -8,13 +8,8 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from fxpress._files.format.fields import (
-    damage_is_named,
-    expect_list,
-    expect_object,
-    expect_one_of,
-    expect_str,
-)
+from fxpress._files.format import fields
+from fxpress._files.format.fields import damage_is_named, expect_list, expect_object, expect_str
 from fxpress._files.format.stored import STATE
 from fxpress._files.format.tensors import expression, tensor_of
 from fxpress._files.format.torch_facts import refusal
@@ -133,7 +128,7 @@ def _stack(node: dict[str, Any], place: str) -> str:
 
 def _describe(argument: Any, metas: dict[str, Any]) -> tuple[str, str]:
     """Return name and type of a value of the signature; `metas` maps tensors' names to metadata."""
-    kind, held = expect_one_of(argument)
+    kind, held = fields.expect_one_of(argument)
     if kind == "as_tensor":
         name = expect_str(expect_object(held)["name"])
         return name, str(tensor_of(metas[name]))
@@ -146,7 +141,7 @@ def _describe(argument: Any, metas: dict[str, Any]) -> tuple[str, str]:
 def _inputs(signature: dict[str, Any], metas: dict[str, Any], place: str) -> Iterator[Value]:
     for number, spec in enumerate(expect_list(signature["input_specs"])):
         with damage_is_named(f"{place}: signature.input_specs[{number}]"):
-            kind, held = expect_one_of(spec)
+            kind, held = fields.expect_one_of(spec)
             if kind == "user_input":
                 name, described = _describe(expect_object(held)["arg"], metas)
                 yield Value(name, kind, described)
@@ -158,7 +153,7 @@ def _inputs(signature: dict[str, Any], metas: dict[str, Any], place: str) -> Ite
 def _outputs(signature: dict[str, Any], metas: dict[str, Any], place: str) -> Iterator[Value]:
     for number, spec in enumerate(expect_list(signature["output_specs"])):
         with damage_is_named(f"{place}: signature.output_specs[{number}]"):
-            kind, held = expect_one_of(spec)
+            kind, held = fields.expect_one_of(spec)
             argument = expect_object(held)["arg"]
             if "name" in expect_object(argument):  # mutations and gradients have no kind
                 argument = {"as_tensor": argument}
@@ -172,7 +167,7 @@ def _outputs(signature: dict[str, Any], metas: dict[str, Any], place: str) -> It
 def _weights(signature: dict[str, Any], metas: dict[str, Any], place: str) -> Iterator[Weight]:
     for number, spec in enumerate(expect_list(signature["input_specs"])):
         with damage_is_named(f"{place}: signature.input_specs[{number}]"):
-            kind, held = expect_one_of(spec)
+            kind, held = fields.expect_one_of(spec)
             if kind in STATE:
                 name = expect_str(expect_object(held)[STATE[kind].field])
                 tensor = tensor_of(metas[expect_str(expect_object(held["arg"])["name"])])

@@ -10,17 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fxpress._files.format import names
-from fxpress._files.format.fields import (
-    damage_is_named,
-    expect_int,
-    expect_list,
-    expect_object,
-    expect_one_of,
-    expect_str,
-    parse,
-    read_document,
-)
+from fxpress._files.format import fields, names
 from fxpress._files.format.package import InspectionError, Package, memory_for
 from fxpress._files.format.stored import (
     FOLDERS,
@@ -128,7 +118,7 @@ class _Checks:
     def _noting(self, record: str) -> Iterator[None]:
         """Run a block; report its InspectionError as a fault of a record."""
         try:
-            with damage_is_named("it"):
+            with fields.damage_is_named("it"):
                 yield
         except InspectionError as e:
             text = str(e)
@@ -146,8 +136,8 @@ class _Checks:
     def _program(self, model: str, record: str) -> None:
         text = self._package.read(record)
         with self._package.release_charges():
-            targets = read_document(text, "ExportedProgram", record, self._package).targets()
-        document = parse(text, record, self._package)
+            targets = fields.read_document(text, "ExportedProgram", record, self._package).targets()
+        document = fields.parse(text, record, self._package)
         major, minor = (document["schema_version"][each] for each in ("major", "minor"))
         if major != _MAJOR and (major, minor) != (0, 0):
             self._add(record, f"its schema has version {major}.{minor}, expected {_MAJOR}")
@@ -157,14 +147,16 @@ class _Checks:
         for target, why in refused_operators(nodes_of(graph, record), self._allowed).items():
             self._add(record, refusal_text(target, why), is_note=True)
         for node in nodes_of(graph, record):
-            if sources := expect_object(node["metadata"]).get("from_node"):
-                text = b'{"from_node": %b}' % expect_str(sources).encode(errors="surrogatepass")
+            if sources := fields.expect_object(node["metadata"]).get("from_node"):
+                text = b'{"from_node": %b}' % fields.expect_str(sources).encode(
+                    errors="surrogatepass"
+                )
                 with self._noting(record), self._package.release_charges():
-                    read_document(
+                    fields.read_document(
                         text, "NodeSource", f"from_node of {node['target']!r}", self._package
                     )
         wanted: dict[str, set[str]] = {folder: set() for folder in FOLDERS}
-        for kind, held in map(expect_one_of, signature["input_specs"]):
+        for kind, held in map(fields.expect_one_of, signature["input_specs"]):
             if kind in STATE:
                 is_constant = kind == "buffer" and not held["persistent"]
                 folder = "constants" if is_constant else STATE[kind].folder
@@ -208,7 +200,7 @@ class _Checks:
 
     def _stored(self, config: str, stored: StoredTensor) -> None:
         """Check the record of a tensor that the record `config` lists; faults name `config`."""
-        with self._noting(config), damage_is_named(f"{stored.name!r}"):
+        with self._noting(config), fields.damage_is_named(f"{stored.name!r}"):
             record = self._package.records.get(stored.record)
             if record is None:
                 self._add(config, f"{stored.name!r}: its record {stored.record!r} is missing")
@@ -256,9 +248,10 @@ def _is_installed() -> bool:
 
 def check_signature(graph: dict[str, Any], signature: dict[str, Any]) -> Found:
     """Yield the inputs and outputs in which a signature differs from its graph."""
-    inputs, outputs = (expect_list(graph[each]) for each in ("inputs", "outputs"))
+    inputs, outputs = (fields.expect_list(graph[each]) for each in ("inputs", "outputs"))
     ins, outs = (
-        list(map(expect_one_of, expect_list(signature[f"{n}_specs"]))) for n in ("input", "output")
+        list(map(fields.expect_one_of, fields.expect_list(signature[f"{n}_specs"])))
+        for n in ("input", "output")
     )
     for what, values, specs in (("input", inputs, ins), ("output", outputs, outs)):
         if len(values) != len(specs):
@@ -278,7 +271,7 @@ def check_signature(graph: dict[str, Any], signature: dict[str, Any]) -> Found:
             named.setdefault(kind, set()).add(held[STATE[kind].field])
     for kind, held in outs:
         of = kind.removesuffix("_mutation")
-        targets = [value for key, value in expect_object(held).items() if key != "arg"]
+        targets = [value for key, value in fields.expect_object(held).items() if key != "arg"]
         if of != kind and not named.get(of, set()).issuperset(targets):
             yield f"the program writes {targets[0]!r}, which is not a {of.replace('_', ' ')}", False
 
@@ -289,7 +282,7 @@ def _name_of(argument: Any, kind: str) -> str | None:
         return argument.get("name") if type(argument) is dict else None
     if type(argument.get("name")) is str:
         return str(argument["name"])
-    _, held = expect_one_of(argument)
+    _, held = fields.expect_one_of(argument)
     if type(held) is dict:
         name = held.get("name", held.get("as_name"))
         return name if type(name) is str else None
@@ -317,7 +310,7 @@ def _check_weights_file(
         if place is None:
             yield f"{path} has no {weight!r}", False
             continue
-        dtype, _ = dtype_of(expect_int(meta["dtype"]))
+        dtype, _ = dtype_of(fields.expect_int(meta["dtype"]))
         sizes = tuple(size.get("as_int") for size in meta["sizes"])
         if (place.dtype, place.shape) != (dtype, sizes):
             found = f"{place.dtype}{list(place.shape)}"

@@ -9,18 +9,7 @@ from collections import Counter, deque
 from typing import Any
 
 from fxpress import _native
-from fxpress._files.format.fields import (
-    DAMAGE,
-    damage,
-    damage_is_named,
-    expect_list,
-    expect_object,
-    expect_one_of,
-    expect_str,
-    load_json,
-    objects_of,
-    parse,
-)
+from fxpress._files.format import fields
 from fxpress._files.format.package import Allowance, InspectionError, Package
 from fxpress._files.format.stored import STATE
 from fxpress._files.format.tensors import example_of, expression, size_of, tensor_of
@@ -70,7 +59,7 @@ def graphs_of_text(
     the allowance for graphs; None: an allowance that depends on the length of the text.
     """
     with _native.GcPause():  # none of the new objects are garbage at the end
-        document = parse(text, record, package)
+        document = fields.parse(text, record, package)
         made = _Program(record, memory or Allowance(len(text))).graphs(document, name)
         make_old()
     return made
@@ -101,18 +90,22 @@ class _Program:
 
     def graphs(self, document: dict[str, Any], name: str) -> list[Graph]:
         """Return the graphs of a document; `name` is the id of the program's own graph."""
-        with damage_is_named(f"record {self._record!r}"):
-            module = expect_object(document["graph_module"])
-            signature = expect_object(module["signature"])
+        with fields.damage_is_named(f"record {self._record!r}"):
+            module = fields.expect_object(document["graph_module"])
+            signature = fields.expect_object(module["signature"])
             graph = module["graph"]
         _Writer(self, graph, signature, name, f"record {self._record!r}: graph", 0)
         facts = self.made[0].layers.setdefault("", {})
-        with damage_is_named(f"record {self._record!r}: range_constraints"):
-            for symbol, bounds in expect_object(document.get("range_constraints") or {}).items():
-                lower, upper = (expect_object(bounds).get(end) for end in ("min_val", "max_val"))
+        with fields.damage_is_named(f"record {self._record!r}: range_constraints"):
+            for symbol, bounds in fields.expect_object(
+                document.get("range_constraints") or {}
+            ).items():
+                lower, upper = (
+                    fields.expect_object(bounds).get(end) for end in ("min_val", "max_val")
+                )
                 facts[f"symbol {expression(symbol)}"] = f"{lower} to {upper}"
-            for number, guard in enumerate(expect_list(document.get("guards_code") or [])):
-                facts[f"guard {number}"] = cut(expect_str(guard))
+            for number, guard in enumerate(fields.expect_list(document.get("guards_code") or [])):
+                facts[f"guard {number}"] = cut(fields.expect_str(guard))
         return self.made
 
     def charge(self, size: int) -> None:
@@ -126,17 +119,17 @@ class _Program:
         if known is None:
             self.charge(len(key) + _RESULT_BYTES)
             tensor = tensor_of(meta)
-            strides = [size_of(stride) for stride in expect_list(meta["strides"])]
-            device = expect_object(meta["device"])
+            strides = [size_of(stride) for stride in fields.expect_list(meta["strides"])]
+            device = fields.expect_object(meta["device"])
             index = device.get("index")
-            where = expect_str(device["type"]) + ("" if index is None else f":{index}")
+            where = fields.expect_str(device["type"]) + ("" if index is None else f":{index}")
             examples = [example_of(size) for size in meta["sizes"]]
             known = self._tensors[key] = TensorFacts(tensor, examples, strides, where)
         return known
 
     def target(self, target: Any) -> tuple[str, str]:
         """Return the label of an operator, and the operator's name without "torch.ops."."""
-        known = self._targets.get(expect_str(target))
+        known = self._targets.get(fields.expect_str(target))
         if known is None:
             plain = target.removeprefix("torch.ops.")
             parts = plain.split(".")  # library, name and overload
@@ -146,7 +139,7 @@ class _Program:
 
     def source(self, stack: Any) -> tuple[str, str]:
         """Return the last frame of a stack trace, and the trace if it has several frames."""
-        known = self._sources.get(expect_str(stack))
+        known = self._sources.get(fields.expect_str(stack))
         if known is None:
             lines = [line.strip() for line in stack.strip().split("\n")]
             places = sum(line.startswith("File ") for line in lines)
@@ -160,16 +153,16 @@ class _Program:
         """Return the nodes from which a node with this history was created, the latest first."""
         if history in ("", "[]"):
             return ()
-        text = expect_str(history).encode()
+        text = fields.expect_str(history).encode()
         found = []
         with self._memory.release_charges():
-            self.charge(objects_of(text, 0))
-            waiting = deque(expect_list(load_json(text, _DEPTH)))
+            self.charge(fields.objects_of(text, 0))
+            waiting = deque(fields.expect_list(fields.load_json(text, _DEPTH)))
             while waiting:
-                each = expect_object(waiting.popleft())
+                each = fields.expect_object(waiting.popleft())
                 texts = (str(each.get(key) or "") for key in ("name", "target", "pass_name"))
                 found.append(Ancestor(*map(cut, texts)))
-                waiting += expect_list(each.get("from_node") or [])
+                waiting += fields.expect_list(each.get("from_node") or [])
         self.charge(_TEXT_BYTES * len(found))
         return tuple(found)
 
@@ -196,26 +189,26 @@ class _Writer:
         self._values: dict[str, tuple[Node, int]] = {}  # name -> (node, number of its output)
         self._made = Graph(name)
         program.made.append(self._made)
-        with damage_is_named(place):
-            self._tensors = expect_object(expect_object(graph)["tensor_values"])
-            nodes = expect_list(graph["nodes"])
+        with fields.damage_is_named(place):
+            self._tensors = fields.expect_object(fields.expect_object(graph)["tensor_values"])
+            nodes = fields.expect_list(graph["nodes"])
             stacks = Counter(map(_stack_of, nodes))
             program.charge(sum(_LAYER_BYTES + 4 * len(stack) for stack in stacks))
             self._namespaces = Namespaces(stacks)
-        with damage_is_named(f"{place}.inputs"):
-            specs = [] if signature is None else expect_list(signature["input_specs"])
-            for number, given in enumerate(expect_list(graph["inputs"])):
+        with fields.damage_is_named(f"{place}.inputs"):
+            specs = [] if signature is None else fields.expect_list(signature["input_specs"])
+            for number, given in enumerate(fields.expect_list(graph["inputs"])):
                 spec = specs[number] if number < len(specs) else None
                 self._input(number, given, spec)
         number = 0
         try:
             for number, node in enumerate(nodes):
-                self._node(number, expect_object(node))
-        except DAMAGE as error:
-            raise damage(f"{place}.nodes[{number}]", error) from None
-        with damage_is_named(f"{place}.outputs"):
-            specs = [] if signature is None else expect_list(signature["output_specs"])
-            self._outputs(expect_list(graph["outputs"]), specs)
+                self._node(number, fields.expect_object(node))
+        except fields.DAMAGE as error:
+            raise fields.damage(f"{place}.nodes[{number}]", error) from None
+        with fields.damage_is_named(f"{place}.outputs"):
+            specs = [] if signature is None else fields.expect_list(signature["output_specs"])
+            self._outputs(fields.expect_list(graph["outputs"]), specs)
         self._made.layers = self._namespaces.attributes()
         cut_long_layers(self._made)
 
@@ -249,11 +242,11 @@ class _Writer:
         if spec is None:
             node.kind = "input"
         else:
-            kind, held = expect_one_of(spec)
-            held = expect_object(held or {})
+            kind, held = fields.expect_one_of(spec)
+            held = fields.expect_object(held or {})
             node.kind = kind.replace("_", " ")
             if _KINDS.get(kind) in held:
-                node.state = expect_str(held[_KINDS[kind]])
+                node.state = fields.expect_str(held[_KINDS[kind]])
             if kind == "buffer":
                 node.persistent = str(held["persistent"])
         if node.state:
@@ -264,15 +257,15 @@ class _Writer:
         self._add(node)
 
     def _node(self, number: int, node: dict[str, Any]) -> None:
-        metadata = expect_object(node["metadata"])
+        metadata = fields.expect_object(node["metadata"])
         label, target = self._program.target(node["target"])
-        name = expect_str(node.get("name") or "")
-        stack = expect_str(metadata.get("nn_module_stack", ""))
+        name = fields.expect_str(node.get("name") or "")
+        stack = fields.expect_str(metadata.get("nn_module_stack", ""))
         layer, module = self._namespaces.of_stack(stack)
         made = Node(f"node {number}", label, layer, module, name, target)
         bodies: list[tuple[str, int, Any]] = []
-        for position, argument in enumerate(expect_list(node["inputs"])):
-            named = expect_str(expect_object(argument)["name"]) or str(position)
+        for position, argument in enumerate(fields.expect_list(node["inputs"])):
+            named = fields.expect_str(fields.expect_object(argument)["name"]) or str(position)
             given = argument["arg"]
             if (tensor := _tensor_in(given)) is not None:  # most arguments
                 made.arguments.append(self._argument(named, tensor))
@@ -286,11 +279,11 @@ class _Writer:
             made.source, made.stack = self._program.source(trace)
         if history := metadata.get("from_node"):
             made.ancestors = self._program.ancestors(history)
-        made.torch_function = cut(expect_str(metadata.get("torch_fn") or ""))
-        made.custom = cut(expect_str(metadata.get("custom") or ""))
+        made.torch_function = cut(fields.expect_str(metadata.get("torch_fn") or ""))
+        made.custom = cut(fields.expect_str(metadata.get("custom") or ""))
         outputs = node["outputs"]
         if type(outputs) is not dict and type(outputs) is not str:
-            expect_list(outputs)
+            fields.expect_list(outputs)
         made.results = [self._value(value) for value in _names_in(outputs)]
         self._add(made)
         for named, count, body in bodies:
@@ -305,8 +298,8 @@ class _Writer:
         for number, given in enumerate(outputs):
             what = str(number)
             if number < len(specs):
-                kind, held = expect_one_of(specs[number])
-                held = expect_object(held)
+                kind, held = fields.expect_one_of(specs[number])
+                held = fields.expect_object(held)
                 target = next((v for k, v in held.items() if k != "arg" and type(v) is str), "")
                 what += "" if kind == "user_output" else f" {kind.replace('_', ' ')} {target}"
             values = _names_in(given)
