@@ -22,25 +22,8 @@ from torch.fx.experimental.symbolic_shapes import free_symbols
 from torch.fx.immutable_collections import immutable_dict, immutable_list
 from torch.nn.modules import module as nn_module
 
+from fxpress._torch import fx as torch_fx
 from fxpress._torch.fakes import make_subclass, protect_data, protects_data
-from fxpress._torch.fx import (
-    CALL_WRAPPED,
-    CLASS_MODULE,
-    CLASS_QUALNAME,
-    CODE_ATTRIBUTES,
-    EMPTY_NN_MODULE_STACK,
-    GRAPH_SLOT,
-    PATTERN,
-    PENDING,
-    LazyGraphModule,
-    base_globals,
-    current_node_meta,
-    describe_target,
-    fx_pytree,
-    parse_name,
-    pytree,
-    tree_inputs,
-)
 from fxpress._torch.versions import features
 
 # Each Graph has its own instances of these classes.
@@ -85,7 +68,7 @@ _RECOMPUTABLE = frozenset(
 
 def _of_class_statements() -> dict[str, object]:
     """Return the attributes that Python 3.13's class statement sets and `type()` does not."""
-    made = vars(type(PATTERN))
+    made = vars(type(torch_fx.PATTERN))
     return {
         name: made[name] for name in ("__firstlineno__", "__static_attributes__") if name in made
     }
@@ -100,40 +83,40 @@ def native_symbols(
 ) -> dict[str, object]:
     """Return the Python objects that `csrc/fx/symbols.def` lists, by role."""
     node, base = torch.fx.Node, fx_node._NodeBase
-    names = list(vars(PATTERN))
-    tail = names[names.index(GRAPH_SLOT) + 1 :]
+    names = list(vars(torch_fx.PATTERN))
+    tail = names[names.index(torch_fx.GRAPH_SLOT) + 1 :]
     module_init = torch.nn.Module.__init__
     fields = {**vars(base), **{k: v for k, v in vars(node).items() if k == "_prepend"}}
     graph_body = dict(vars(torch.fx.Graph()))
     graph_is_known = _is_known_graph(graph_body)
     lazy_body = {
-        "__module__": CLASS_MODULE,
-        "__qualname__": CLASS_QUALNAME,
-        "forward": LazyGraphModule._lazy_forward,
+        "__module__": torch_fx.CLASS_MODULE,
+        "__qualname__": torch_fx.CLASS_QUALNAME,
+        "forward": torch_fx.LazyGraphModule._lazy_forward,
         **_of_class_statements(),
     }
     return {
         **{op: op for op in ("call_function", "call_method", "call_module", "get_attr")},
         "output": "output",
         "placeholder": "placeholder",
-        "base_globals": base_globals,
+        "base_globals": torch_fx.base_globals,
         "boxed_arguments": features.boxed_arguments,
         "clone": torch.ops.aten.clone.default,
         "codegen_type": fx_graph.CodeGen,
         "complex_calls": features.complex_constants_are_calls,
         "copy_": torch.ops.aten.copy_.default,
-        "current_node_meta": current_node_meta,
+        "current_node_meta": torch_fx.current_node_meta,
         "defaultdict": collections.defaultdict,
         "deferred_body": {
-            "__module__": CLASS_MODULE,
-            "__qualname__": CLASS_QUALNAME,
-            "__call__": CALL_WRAPPED,
+            "__module__": torch_fx.CLASS_MODULE,
+            "__qualname__": torch_fx.CLASS_QUALNAME,
+            "__call__": torch_fx.CALL_WRAPPED,
             **_of_class_statements(),
             **deferred_body,
         },
-        "describe_target": describe_target,
+        "describe_target": torch_fx.describe_target,
         "detach": torch.ops.aten.detach.default,
-        "empty_nn_module_stack": EMPTY_NN_MODULE_STACK,
+        "empty_nn_module_stack": torch_fx.EMPTY_NN_MODULE_STACK,
         "enter_autocast": torch.amp._enter_autocast,
         "exit_autocast": torch.amp._exit_autocast,
         "set_grad_enabled": torch._C._set_grad_enabled,
@@ -144,7 +127,9 @@ def native_symbols(
         "getitem": operator.getitem,
         "graph_init": vars(torch.fx.Graph)["__init__"] if graph_is_known else None,
         "graph_init_body": graph_body,
-        "graph_module_init_tail": {n: vars(PATTERN)[n] for n in tail if n not in CODE_ATTRIBUTES},
+        "graph_module_init_tail": {
+            n: vars(torch_fx.PATTERN)[n] for n in tail if n not in torch_fx.CODE_ATTRIBUTES
+        },
         "graph_module_type": torch.fx.GraphModule,
         "graph_part_types": _PARTS_OF_GRAPH,
         "graph_type": torch.fx.Graph,
@@ -157,7 +142,7 @@ def native_symbols(
         "input_is_object": InputKind.CUSTOM_OBJ,
         "input_is_parameter": InputKind.PARAMETER,
         "lazy_graph_module_body": lazy_body,
-        "lazy_graph_module_type": LazyGraphModule,
+        "lazy_graph_module_type": torch_fx.LazyGraphModule,
         "make_subclass": make_subclass,
         "make_subclass_keywords": ("dispatch_device", "device_for_backend_keys"),
         "materialize": materialize,
@@ -192,10 +177,10 @@ def native_symbols(
         "node_type_expr": fields["type"],
         "node_users": fields["users"],
         "op_overload_type": OpOverload,
-        "own_graph": GRAPH_SLOT,
+        "own_graph": torch_fx.GRAPH_SLOT,
         "parameter_type": torch.nn.Parameter,
-        "parse_name": parse_name,
-        "pending": PENDING,
+        "parse_name": torch_fx.parse_name,
+        "pending": torch_fx.PENDING,
         "plain_repr_types": frozenset(
             {
                 *(int, float, complex, str, bytes, bool, range, type(None), type(...)),
@@ -211,9 +196,9 @@ def native_symbols(
         "target_to_str": functools.partial(torch.fx.Graph._target_to_str, torch.fx.Graph()),
         "tensor_type": torch.Tensor,
         "tree_codegen_type": fx_graph._PyTreeCodeGen,
-        "tree_inputs": tree_inputs,
-        "tree_flatten_spec": fx_pytree.tree_flatten_spec,
-        "tree_unflatten": pytree.tree_unflatten,
+        "tree_inputs": torch_fx.tree_inputs,
+        "tree_flatten_spec": torch_fx.fx_pytree.tree_flatten_spec,
+        "tree_unflatten": torch_fx.pytree.tree_unflatten,
         **errors,
     }
 

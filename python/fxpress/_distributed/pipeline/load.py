@@ -13,14 +13,8 @@ from torch.distributed.tensor.parallel import ParallelStyle
 
 from fxpress._base.observing.progress import Progress, check_progress
 from fxpress._distributed.errors import PipelineError, described
+from fxpress._distributed.pipeline import arguments
 from fxpress._distributed.pipeline.agreement import Answer, agree, broadcast_failure, name_of
-from fxpress._distributed.pipeline.arguments import (
-    check_device,
-    check_group,
-    check_mesh,
-    check_stage,
-    check_timeout,
-)
 from fxpress._distributed.pipeline.module import StageModule
 from fxpress._distributed.pipeline.parallel import check_crossing, check_keys, fill, parallelize
 from fxpress._distributed.pipeline.placement import placement
@@ -166,11 +160,11 @@ def load_stage(
         True
     """
     source = path if isinstance(path, Source) else Source(path, limits)
-    check_device(device)
+    arguments.check_device(device)
     check_progress(progress)
-    check_mesh(mesh, plan)
+    arguments.check_mesh(mesh, plan)
     manifest = source.manifest
-    check_stage(stage, len(manifest.stages), source.name)
+    arguments.check_stage(stage, len(manifest.stages), source.name)
     budget = Budget(limits, len(manifest.in_spec))
     in_spec = load_treespec(manifest.in_spec, budget)
     check_input_keys(in_spec)
@@ -234,9 +228,9 @@ def load_stages(
         >>> result = schedule.eval(x)
         >>> distributed.destroy_process_group()
     """
-    check_group(group)
+    arguments.check_group(group)
     with broadcast_failure(group, []):
-        check_timeout(timeout)
+        arguments.check_timeout(timeout)
     rank, size = distributed.get_rank(group), distributed.get_world_size(group)
     placed: list[list[int]] = [[]] * size
     try:

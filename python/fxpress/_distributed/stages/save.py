@@ -29,15 +29,7 @@ from fxpress._files.archive.files import write_file
 from fxpress._files.archive.folders import new_folder
 from fxpress._files.archive.package import package_pt2, save
 from fxpress._files.format import names
-from fxpress._files.remote.urls import (
-    is_archive,
-    joined,
-    local_path,
-    opened_system,
-    reached,
-    shown,
-    url_of,
-)
+from fxpress._files.remote import urls
 from fxpress._files.serde.artifacts import check_program_values
 from fxpress._torch.watching import operation
 
@@ -105,9 +97,9 @@ def save_stages(
     """
     check_progress(progress)
     check_program_values(program)
-    url = url_of(path)
-    target = Path(local_path(path))
-    is_folder = target.suffix != ".pt2" if url is None else not is_archive(url)
+    url = urls.url_of(path)
+    target = Path(urls.local_path(path))
+    is_folder = target.suffix != ".pt2" if url is None else not urls.is_archive(url)
     if (
         url is None
         and is_folder
@@ -168,25 +160,25 @@ def _write_folder(progress: Progress, target: Path, stages: Any, describe: Any) 
 def uploaded(url: str, last: str) -> Iterator[Path]:
     """Yield a temporary path, then upload its files, `last` last; StageError if the URL exists."""
     if urlsplit(url).scheme in ("http", "https"):
-        raise UnsupportedError(f"{shown(url)}: stages cannot be written by HTTP")
-    system, place = opened_system(url)
-    alone = is_archive(url)
-    if not alone and reached(url, lambda: system.exists(place)):
-        raise StageError(f"{shown(url)} exists already: pass a new URL")
+        raise UnsupportedError(f"{urls.shown(url)}: stages cannot be written by HTTP")
+    system, place = urls.opened_system(url)
+    alone = urls.is_archive(url)
+    if not alone and urls.reached(url, lambda: system.exists(place)):
+        raise StageError(f"{urls.shown(url)} exists already: pass a new URL")
     with tempfile.TemporaryDirectory(prefix="fxpress-stages-") as folder:
         target = Path(folder) / (Path(urlsplit(url).path).name or "stages")
         yield target
         files = [target] if alone else sorted(target.iterdir(), key=lambda f: (f.name == last, f))
         with contextlib.ExitStack() as on_errors:
             for file in files:
-                one = url if alone else joined(url, file.name)
-                to = place if alone else opened_system(one)[1]
-                reached(one, functools.partial(system.put_file, str(file), to), repeats=False)
+                one = url if alone else urls.joined(url, file.name)
+                to = place if alone else urls.opened_system(one)[1]
+                urls.reached(one, functools.partial(system.put_file, str(file), to), repeats=False)
                 on_errors.callback(_remove, one)
             on_errors.pop_all()
 
 
 def _remove(url: str) -> None:
-    system, place = opened_system(url)
+    system, place = urls.opened_system(url)
     with contextlib.suppress(OSError):
-        reached(url, lambda: system.rm_file(place), repeats=False)
+        urls.reached(url, lambda: system.rm_file(place), repeats=False)
