@@ -160,7 +160,7 @@ def test_code_that_torch_writes_otherwise_is_left_to_it() -> None:
 
 KNOWN = """
 import importlib, torch, fxpress._torch.tables as tables
-del tables.describe_target
+del tables.immutable_list
 try:
     importlib.import_module("fxpress.split_module")
 except NameError as error:

@@ -14,12 +14,7 @@ from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
 from torch.futures import Future
 
 from fxpress._base.errors import UnsupportedError
-from fxpress._distributed.checkpoint.distribution import (
-    Work,
-    check_item,
-    distribute_items,
-    key_of_item,
-)
+from fxpress._distributed.checkpoint import distribution
 from fxpress._distributed.checkpoint.placing import check_folder, complete
 from fxpress._distributed.checkpoint.section import Part, index_of
 from fxpress._distributed.checkpoint.tensor_files import INDEX
@@ -130,7 +125,7 @@ class ArchiveWriter(StorageWriter):  # type: ignore[misc]
                 "enable_plan_caching=True is not supported: each save needs a new plan"
             )
         for item in plan.items:
-            check_item(item)
+            distribution.check_item(item)
         if self._is_coordinator:
             check_folder(self._path)
         return plan
@@ -139,7 +134,7 @@ class ArchiveWriter(StorageWriter):  # type: ignore[misc]
         """Assign file names to each rank; no other save uses these names."""
         self._path.mkdir(parents=True, exist_ok=True)
         remove_left(self._path / INDEX)
-        works = distribute_items([plan.items for plan in plans], self._file_bytes)
+        works = distribution.distribute_items([plan.items for plan in plans], self._file_bytes)
         self._number = works[0].number
         return [
             dataclasses.replace(plan, storage_data=work)
@@ -153,7 +148,7 @@ class ArchiveWriter(StorageWriter):  # type: ignore[misc]
             OSError: a file cannot be written.
             fxpress.UnsupportedError: a value cannot be in the index.
         """
-        work: Work = plan.storage_data
+        work: distribution.Work = plan.storage_data
         results = []
         for item in plan.items:
             if item.type is WriteItemType.BYTE_IO:
@@ -174,7 +169,7 @@ class ArchiveWriter(StorageWriter):  # type: ignore[misc]
     def _write_file(
         self, name: str, number: str, items: list[WriteItem], planner: SavePlanner
     ) -> list[WriteResult]:
-        by_key = {key_of_item(item): item for item in items}
+        by_key = {distribution.key_of_item(item): item for item in items}
         described = {
             key: (item.tensor_data.properties.dtype, tuple(item.tensor_data.chunk.sizes))
             for key, item in by_key.items()

@@ -13,29 +13,13 @@ from torch import distributed
 from torch.distributed.tensor import DTensor
 
 from fxpress._distributed.errors import PipelineError, described
+from fxpress._distributed.pipeline import arguments as pipeline_arguments
 from fxpress._distributed.pipeline.agreement import Answer, agree, broadcast_failure, name_of
-from fxpress._distributed.pipeline.arguments import (
-    MicrobatchChecker,
-    check_group,
-    check_loss,
-    check_parts,
-    check_timeout,
-)
 from fxpress._distributed.pipeline.load import LoadedStage
 from fxpress._distributed.pipeline.parallel import all_keys, placed
 from fxpress._distributed.pipeline.placement import placement
 from fxpress._distributed.pipeline.watch import Watch
-from fxpress._torch.distributed import (
-    SingleSchedule,
-    Stage,
-    check_microbatches,
-    disconnect,
-    new_group,
-    report_loss,
-    schedule_class,
-    trains,
-    without_loss,
-)
+from fxpress._torch import distributed as torch_distributed
 
 
 def build_schedule(
@@ -92,14 +76,14 @@ def build_schedule(
         >>> result = schedule.eval(x)
         >>> distributed.destroy_process_group()
     """
-    check_group(group)
+    pipeline_arguments.check_group(group)
     with broadcast_failure(group, []):
         own = _own(stages)
     with broadcast_failure(group, [each.number for each in own]):
-        check_timeout(timeout)
-        check_loss(loss_fn)
-        check_parts(n_microbatches)
-        kind = schedule_class(schedule)
+        pipeline_arguments.check_timeout(timeout)
+        pipeline_arguments.check_loss(loss_fn)
+        pipeline_arguments.check_parts(n_microbatches)
+        kind = torch_distributed.schedule_class(schedule)
     placed, error = _placed(schedule, own, group)
     names = [name_of(rank, numbers) for rank, numbers in enumerate(placed)]
     with Watch(group, names, timeout).kept() as watch:
@@ -112,20 +96,24 @@ def build_schedule(
         agree(answer, group, timeout, names)
         ranks = {number: rank for rank, numbers in enumerate(placed) for number in numbers}
         with watch.explained():
-            inner = new_group(distributed.get_process_group_ranks(group), watch.patience)
+            inner = torch_distributed.new_group(
+                distributed.get_process_group_ranks(group), watch.patience
+            )
             shared = SharedGradients([] if loss_fn is None else own, ranks, inner)
         built: Any = None
         refusal = None
         try:
             made = [_torch_stage(each, watch, inner) for each in own]
             arguments = {"n_microbatches": n_microbatches, "loss_fn": loss_fn, **options}
-            built = kind(made[0] if issubclass(kind, SingleSchedule) else made, **arguments)
+            built = kind(
+                made[0] if issubclass(kind, torch_distributed.SingleSchedule) else made, **arguments
+            )
         except Exception as refused:  # torch refuses an option, perhaps on this rank only
             answer.error, refusal = described(refused), refused
         agree(answer, group, timeout, names, cause=refusal, explain=watch)
-    checker = MicrobatchChecker(n_microbatches)
-    check_microbatches(built, checker.check)
-    report_loss(built, watch.doing)
+    checker = pipeline_arguments.MicrobatchChecker(n_microbatches)
+    torch_distributed.check_microbatches(built, checker.check)
+    torch_distributed.report_loss(built, watch.doing)
     built.step = functools.partial(_step, built, built.step, watch, own, shared, checker)
     weakref.finalize(built, watch.close)
     return built
@@ -137,7 +125,7 @@ def _step(
     watch: Watch,
     stages: list[LoadedStage],
     shared: SharedGradients,
-    checker: MicrobatchChecker,
+    checker: pipeline_arguments.MicrobatchChecker,
     *args: Any,
     **kwargs: Any,
 ) -> Any:
@@ -145,9 +133,13 @@ def _step(
     has_target = any(kwargs.get(name) is not None for name in ("target", "target_mbs"))
     try:
         with watch.step():
-            checker.begin(trains(built), kwargs.get("target"))
-            if not trains(built):
-                with contextlib.nullcontext() if has_target else without_loss(built):
+            checker.begin(torch_distributed.trains(built), kwargs.get("target"))
+            if not torch_distributed.trains(built):
+                with (
+                    contextlib.nullcontext()
+                    if has_target
+                    else torch_distributed.without_loss(built)
+                ):
                     return step(*args, **kwargs)
             if not has_target and any(each.number + 1 == each.count for each in stages):
                 raise PipelineError("a training step needs the target on this rank")
@@ -157,7 +149,7 @@ def _step(
             return made
     except PipelineError as error:
         shared.disconnect()
-        disconnect(built, error)
+        torch_distributed.disconnect(built, error)
         raise
 
 
@@ -214,7 +206,7 @@ def _cuts(stages: list[LoadedStage]) -> dict[str, str]:
 def _torch_stage(stage: LoadedStage, watch: Watch, group: Any) -> Any:
     tensors = [*stage.module.parameters(), *stage.module.buffers()]
     module: Any = stage.module
-    return Stage(
+    return torch_distributed.Stage(
         module,
         stage.number,
         stage.count,

@@ -12,12 +12,7 @@ from torch.export import ExportedProgram
 from fxpress import _native
 from fxpress._distributed.checkpoint.reader import ArchiveReader, reader_of
 from fxpress._distributed.errors import PipelineError, StageError
-from fxpress._distributed.stages.manifest import (
-    Manifest,
-    StageFacts,
-    digest_of_records,
-    read_manifest,
-)
+from fxpress._distributed.stages import manifest
 from fxpress._distributed.stages.save import MANIFEST, program_name
 from fxpress._files.archive.contents import read_parts, records_of
 from fxpress._files.archive.load_options import Options
@@ -55,9 +50,9 @@ class Source(os.PathLike[str]):
                     )
                 data = archive.read_bytes(names.EXTRA_DIR + MANIFEST)
                 budget = archive.budget
-                self.digest = digest_of_records(archive, archive.get_file_names())
+                self.digest = manifest.digest_of_records(archive, archive.get_file_names())
         try:
-            self.manifest: Manifest = read_manifest(data, budget)
+            self.manifest: manifest.Manifest = manifest.read_manifest(data, budget)
         except StageError as error:
             raise PipelineError(str(error)) from None
         if self._is_folder:
@@ -143,11 +138,11 @@ class Source(os.PathLike[str]):
                 raise
             raise type(error)(f"{name}: {error}") from error
 
-    def _check(self, archive: PT2ArchiveReader, facts: StageFacts) -> None:
+    def _check(self, archive: PT2ArchiveReader, facts: manifest.StageFacts) -> None:
         if self._is_folder:
-            found = digest_of_records(archive, records_of(archive, names.MODEL))
+            found = manifest.digest_of_records(archive, records_of(archive, names.MODEL))
         else:
-            found = digest_of_records(archive, archive.get_file_names())
+            found = manifest.digest_of_records(archive, archive.get_file_names())
         if found != (facts.records if self._is_folder else self.digest):
             raise PipelineError(
                 f"{facts.file or self._path.name} has changed since it was written with its "

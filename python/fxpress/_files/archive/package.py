@@ -13,12 +13,7 @@ from typing import IO, Any, Literal, TypeAlias, get_args
 import torch
 from torch.export import ExportedProgram
 
-from fxpress._base.arguments import (
-    check_opset_version,
-    check_pickle_protocol,
-    check_program,
-    check_table,
-)
+from fxpress._base import arguments
 from fxpress._base.observing.progress import Progress, check_progress, reporting
 from fxpress._files.archive import payloads, weight_files
 from fxpress._files.archive.files import is_path, sizes_of_file
@@ -242,11 +237,11 @@ def _package(
     if not isinstance(programs, dict):
         raise AssertionError(f"Expected exported_programs to be a dict, but got {type(programs)}")
     for name, program in programs.items():
-        check_program(program, f"exported_programs[{name!r}]")
-    check_table(extra_files, "extra_files")
-    check_table(executorch_files, "executorch_files")
-    check_opset_version(opset_version)
-    check_pickle_protocol(pickle_protocol)
+        arguments.check_program(program, f"exported_programs[{name!r}]")
+    arguments.check_table(extra_files, "extra_files")
+    arguments.check_table(executorch_files, "executorch_files")
+    arguments.check_opset_version(opset_version)
+    arguments.check_pickle_protocol(pickle_protocol)
     check_progress(progress)
     if is_path(f):
         f = os.fsdecode(f)
@@ -327,6 +322,6 @@ def save(
     Example:
         >>> fxpress.save(program, "model.pt2", extra_files={"notes.txt": "the first one"})
     """
-    check_program(ep, "ep")
+    arguments.check_program(ep, "ep")
     options = (opset_version, pickle_protocol, None, weights, replace, progress)
     _package(f, {names.MODEL: ep}, None, extra_files, *options)

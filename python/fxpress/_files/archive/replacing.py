@@ -16,13 +16,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from fxpress._base.errors import Error
+from fxpress._files.archive import folders
 from fxpress._files.archive.files import AtomicFile, DirectFile, Output
-from fxpress._files.archive.folders import (
-    find_abandoned,
-    locked_folder,
-    sync_folder,
-    temporary_path,
-)
 from fxpress._files.archive.reader import PT2ArchiveReader
 from fxpress._files.archive.tensor_file import number_of
 from fxpress._files.errors import ArchiveError
@@ -73,8 +68,8 @@ def _only_named_by(path: Path, new: Path | None = None) -> list[Path]:
 
 def remove_abandoned(target: Path) -> None:
     """Remove the temporary files of killed writers of an archive, and their sidecar files."""
-    with contextlib.suppress(OSError), locked_folder(target.parent):
-        for path in find_abandoned(target):
+    with contextlib.suppress(OSError), folders.locked_folder(target.parent):
+        for path in folders.find_abandoned(target):
             with contextlib.suppress(OSError):
                 for file in (*_only_named_by(path), path):
                     file.unlink(missing_ok=True)
@@ -100,7 +95,7 @@ class _Replaced:
     def name_twice(self) -> None:
         """Link the archive: if this save is killed, the next save finds the sidecar files."""
         if self._weights != []:
-            second = temporary_path(self._target)
+            second = folders.temporary_path(self._target)
             with contextlib.suppress(OSError):  # the file system does not support links
                 os.link(self._target, second)
                 self._second = second
@@ -133,11 +128,11 @@ def commit_files(program: Output, weights: Sequence[AtomicFile] = ()) -> None:
 
 def _replace(program: Output, weights: Sequence[AtomicFile]) -> None:
     folder = program.target.parent
-    with locked_folder(folder):
+    with folders.locked_folder(folder):
         replaced = _Replaced(program.target, Path(f"/proc/self/fd/{program.descriptor}"))
         if isinstance(program, AtomicFile):
             _rename_together(program, weights, replaced)
-            sync_folder(folder)
+            folders.sync_folder(folder)
         else:
             program.move_into_place()
         replaced.remove_weights()
@@ -153,7 +148,7 @@ def _rename_together(
             placed.append(file)
             file.move_into_place()
         if weights:
-            sync_folder(program.target.parent)
+            folders.sync_folder(program.target.parent)
         program.move_into_place()
     except BaseException:
         # If the old archive stays, its new sidecar files are removed. A signal may interrupt the

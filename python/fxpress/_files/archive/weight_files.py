@@ -15,20 +15,13 @@ import torch
 
 from fxpress._base.errors import UnsupportedError
 from fxpress._base.observing.progress import Progress, reporting
+from fxpress._files.archive import storages as archive_storages
 from fxpress._files.archive import tensors
 from fxpress._files.archive.files import AtomicFile
 from fxpress._files.archive.folders import short
 from fxpress._files.archive.load_options import Options
 from fxpress._files.archive.payloads import Config, check_state
 from fxpress._files.archive.replacing import place_of
-from fxpress._files.archive.storages import (
-    View,
-    bytes_by_record,
-    copy_values,
-    distinct_elements,
-    fork_safe_kernels,
-    make_all,
-)
 from fxpress._files.archive.tensor_file import TensorFile, write_tensors
 from fxpress._files.archive.tensors import without_lazy_bits
 from fxpress._files.errors import ArchiveError
@@ -97,7 +90,7 @@ def write_external(
 
 
 def read(
-    record: str, views: Mapping[str, View], options: Options, budget: Budget
+    record: str, views: Mapping[str, archive_storages.View], options: Options, budget: Budget
 ) -> dict[str, torch.Tensor]:
     """Return the weights in the sidecar that `record` names ("": the weights were not saved)."""
     if not options.load_weights:
@@ -129,16 +122,16 @@ def open_weights(
         yield file.read
 
 
-@fork_safe_kernels()
+@archive_storages.fork_safe_kernels()
 def assemble(
-    views: Mapping[str, View],
+    views: Mapping[str, archive_storages.View],
     get: Callable[[str], torch.Tensor] | None,
     budget: Budget,
     progress: Progress = False,
 ) -> dict[str, torch.Tensor]:
     """Create a tensor for each view, with its value from `get`; on meta if `get` is None."""
     values = {} if get is None else {name: fitting(name, v, get) for name, v in views.items()}
-    needed = bytes_by_record(views.values())
+    needed = archive_storages.bytes_by_record(views.values())
     positions = {record: position for position, record in enumerate(needed)}
     if get is not None:
         budget.charge(sum(needed.values()), "the storages of the weights")
@@ -149,12 +142,12 @@ def assemble(
         for record, size in needed.items()
     ]
     planned = [(positions[view.record], *view[:-1]) for view in views.values()]
-    made = dict(zip(views, make_all(storages, planned), strict=True))
+    made = dict(zip(views, archive_storages.make_all(storages, planned), strict=True))
     if get is not None:
         check_shared([*views], [*made.values()], [*values.values()])
     with reporting(progress, "loading", sum(map(size_of, values.values()))) as report:
         for name, value in values.items():
-            copy_values(made[name], value)
+            archive_storages.copy_values(made[name], value)
             if report is not None:
                 report(size_of(value))
     return made
@@ -217,7 +210,7 @@ def fill_shared(
             read(position, value)
         _check_group(names, targets, values)
         for position, value in values.items():
-            copy_values(targets[position], value)
+            archive_storages.copy_values(targets[position], value)
         done.update(group)
     return done
 
@@ -238,7 +231,7 @@ def _differing(targets: list[torch.Tensor], values: list[torch.Tensor]) -> tuple
     positions = range(len(targets))
     views = {(each.dtype, each.storage_offset(), each.shape, each.stride()) for each in targets}
     if len(views) == 1:
-        index = distinct_elements(targets[0])
+        index = archive_storages.distinct_elements(targets[0])
         first = values[0][index]
         found = (each for each in positions if not _has_same_bits(first, values[each][index]))
         return next(((0, each) for each in found), None)
@@ -253,16 +246,16 @@ def _differing(targets: list[torch.Tensor], values: list[torch.Tensor]) -> tuple
     ]
 
     def changed(one: int) -> bool:
-        index = distinct_elements(parts[one])
+        index = archive_storages.distinct_elements(parts[one])
         return not _has_same_bits(parts[one][index], values[one][index])
 
     def changes(one: int, other: int) -> bool:
-        copy_values(parts[one], values[one])
-        copy_values(parts[other], values[other])
+        archive_storages.copy_values(parts[one], values[one])
+        archive_storages.copy_values(parts[other], values[other])
         return changed(one)
 
     for position in positions:
-        copy_values(parts[position], values[position])
+        archive_storages.copy_values(parts[position], values[position])
     one = next(filter(changed, positions), None)
     return None if one is None else next((one, o) for o in positions if changes(one, o))
 
@@ -287,7 +280,7 @@ def _bytes(tensor: torch.Tensor) -> torch.Tensor:
 
 def fitting(name: str, target: Any, get: Callable[[str], torch.Tensor]) -> torch.Tensor:
     """Return the value of the weight `name`; SerializeError if it is missing or does not fit."""
-    sizes = tuple(target.sizes if isinstance(target, View) else target.shape)
+    sizes = tuple(target.sizes if isinstance(target, archive_storages.View) else target.shape)
     try:
         value = get(name)
     except KeyError:

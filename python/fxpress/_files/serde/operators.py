@@ -18,7 +18,6 @@ import torch
 from fxpress._base.errors import InternalError, UnsupportedError, is_about_input
 from fxpress._torch import fx as torch_fx
 from fxpress._torch import serde as compat
-from fxpress._torch.fx import is_opaque_value
 from fxpress._torch.versions import features
 
 _T = TypeVar("_T")
@@ -258,7 +257,7 @@ def other_argument(value: Any, objects: dict[str, Any]) -> tuple[str, ...]:
                 "via def_pickle()."
             )
         return _object(value, value._type().qualified_name(), objects)
-    if is_opaque_value(value):
+    if torch_fx.is_opaque_value(value):
         return _object(value, compat.get_opaque_type_name(type(value)), objects)
     inductor = sys.modules.get(compat.INDUCTOR)
     if inductor is not None:

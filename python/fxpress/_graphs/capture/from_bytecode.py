@@ -13,12 +13,7 @@ from torch.fx import GraphModule
 
 from fxpress._base.errors import UnsupportedError
 from fxpress._base.interpreter import annotations_of
-from fxpress._graphs.capture.bytecode import (
-    DynamoBytecodeFlatten,
-    DynamoBytecodeUnflatten,
-    InputProcessor,
-    _DynamoBytecodeCodeGen,
-)
+from fxpress._graphs.capture import bytecode
 from fxpress._torch import capture as compat
 from fxpress._torch.fx import pytree
 
@@ -114,12 +109,12 @@ def create_fx_graph_from_captured_output(
         _adopt(root, module)
         _set_traced_hooks_aside(module)
         root = module
-    processor = InputProcessor(root, len(args), list(kwargs))
+    processor = bytecode.InputProcessor(root, len(args), list(kwargs))
     f_globals = out.graph_capture_output.f_globals
-    flatten = DynamoBytecodeFlatten(processor, out, f_globals)
-    unflatten = DynamoBytecodeUnflatten(processor, out, f_globals)
+    flatten = bytecode.DynamoBytecodeFlatten(processor, out, f_globals)
+    unflatten = bytecode.DynamoBytecodeUnflatten(processor, out, f_globals)
     names = compat.argument_names(inspect.signature(mod), args, kwargs)
-    module.graph.set_codegen(_DynamoBytecodeCodeGen(names, flatten, unflatten))
+    module.graph.set_codegen(bytecode._DynamoBytecodeCodeGen(names, flatten, unflatten))
     normalize_graph_module(module)
     for name, replay in zip(_REPLAYS, (flatten, unflatten), strict=True):
         if hasattr(module, name):

@@ -22,23 +22,7 @@ from fxpress._graphs.capture.constraints import (
 from fxpress._graphs.capture.from_bytecode import create_fx_graph_from_captured_output, op_wrapper
 from fxpress._graphs.capture.root_names import clean_nn_module_stack_and_source_fn
 from fxpress._graphs.capture.transformer import rewrite_and_clean
-from fxpress._torch.capture import (
-    ExportTracerOutput,
-    GetItemSource,
-    OpOverload,
-    RelaxedConstraint,
-    argument_names,
-    as_traced_by_torch,
-    bound_spec,
-    check_inputs,
-    compiling_state,
-    config,
-    fullgraph_capture,
-    reset,
-    settings,
-    timed,
-    unwritten_code,
-)
+from fxpress._torch import capture as compat
 from fxpress._torch.fx import pytree, pytree_codegen
 from fxpress._torch.watching import operation, phase
 
@@ -66,12 +50,12 @@ class ModuleToTrace(torch.nn.Module):  # type: ignore[misc]
         self.in_spec = in_spec
 
     # Dynamo names inputs and outputs of the graph after the local variables of this function.
-    @as_traced_by_torch
+    @compat.as_traced_by_torch
     def forward(self, *flat_args: Any) -> Any:
         args, kwargs = pytree.tree_unflatten(flat_args, self.in_spec)
         res = self._export_root(*args, **kwargs)
         out_flat, out_spec = pytree.tree_flatten(res)
-        return ExportTracerOutput(out_flat, out_spec)
+        return compat.ExportTracerOutput(out_flat, out_spec)
 
 
 _P = ParamSpec("_P")
@@ -118,23 +102,23 @@ def dynamo_graph_capture_for_export(
         True
     """
     check_progress(progress)
-    if isinstance(fn, OpOverload):
+    if isinstance(fn, compat.OpOverload):
         fn = op_wrapper(fn)
 
     @_untraced_operation
     def capture(*args: Any, **kwargs: Any) -> Any:
-        if config.install_free_tensors:
+        if compat.config.install_free_tensors:
             raise AssertionError("install_free_tensors must be False")
         with reporting(progress, "capturing", 2, "steps") as report:
             with (
                 phase("trace"),
-                compiling_state(),
-                settings(replay_side_effects=False, side_effect_replay_policy="warn"),
-                timed(),
+                compat.compiling_state(),
+                compat.settings(replay_side_effects=False, side_effect_replay_policy="warn"),
+                compat.timed(),
                 _native.RareCollections(),
-                unwritten_code(),
+                compat.unwritten_code(),
             ):
-                out = fullgraph_capture(fn, args, kwargs, constraints=constraints)
+                out = compat.fullgraph_capture(fn, args, kwargs, constraints=constraints)
             if report is not None:
                 report(1)
             with phase("graph"):
@@ -186,16 +170,16 @@ def _dynamo_graph_capture_for_export(
 
     @_untraced_operation
     def capture(*args: Any, **kwargs: Any) -> GraphModule:
-        with compiling_state(), reporting(progress, "capturing", 3, "steps") as report:
-            bound = bound_spec(dynamic_shapes, mod, args, kwargs)
+        with compat.compiling_state(), reporting(progress, "capturing", 3, "steps") as report:
+            bound = compat.bound_spec(dynamic_shapes, mod, args, kwargs)
             spec, flat_inputs, in_spec = bound or (None, *pytree.tree_flatten((args, kwargs)))
-            check_inputs(flat_inputs)
+            compat.check_inputs(flat_inputs)
             called = mod.forward if isinstance(mod, torch.nn.Module) else mod
             captured = _Captured(mod, flat_inputs, in_spec, constraints)
-            reset()  # otherwise, Dynamo would guard a new module only by its type
+            compat.reset()  # otherwise, Dynamo would guard a new module only by its type
             checked = contextlib.nullcontext() if check is None else check_constraints(check)
-            with timed(), captured.settings(spec), checked, _native.RareCollections():
-                with phase("trace"), unwritten_code():
+            with compat.timed(), captured.settings(spec), checked, _native.RareCollections():
+                with phase("trace"), compat.unwritten_code():
                     captured.trace()
                 if report is not None:
                     report(1)
@@ -214,7 +198,7 @@ def _dynamo_graph_capture_for_export(
                 report(1)
             with phase("graph"):
                 made = captured.module()
-            names = argument_names(inspect.signature(called), args, kwargs)
+            names = compat.argument_names(inspect.signature(called), args, kwargs)
             out_spec = captured.metadata.out_spec
             made.graph.set_codegen(pytree_codegen(names, in_spec, out_spec))
             # Code generation sets these specs too, but happens later or never.
@@ -246,7 +230,7 @@ class _Captured:
     def settings(spec: Any) -> Any:
         """Return a block in which Dynamo has the settings for export."""
         of_spec = {} if spec is None else {"_dynamic_shapes_spec": spec}
-        return settings(
+        return compat.settings(
             **of_spec,
             specialize_int=True,
             specialize_float=True,
@@ -256,11 +240,11 @@ class _Captured:
             capture_scalar_outputs=True,
             constant_fold_autograd_profiler_enabled=True,
             log_graph_in_out_metadata=True,
-            install_free_tensors=config.install_free_tensors_for_export,
+            install_free_tensors=compat.config.install_free_tensors_for_export,
         )
 
     def trace(self) -> None:
-        self.out = fullgraph_capture(
+        self.out = compat.fullgraph_capture(
             self.traced,
             tuple(self.flat_inputs),
             constraints=self.constraints,
@@ -284,7 +268,7 @@ class _Captured:
         """Return, for each flat input, the dimensions that a constraint allows to vary."""
         found: dict[int, set[int]] = {}
         for each in self.constraints or ():
-            is_relaxed = isinstance(each, RelaxedConstraint)
+            is_relaxed = isinstance(each, compat.RelaxedConstraint)
             sizes = None if is_relaxed else each.constraint_range.vr
             if sizes is not None and sizes.lower != sizes.upper:
                 found.setdefault(each.t_id, set()).add(each.dim)
@@ -298,7 +282,7 @@ class _Captured:
         order = {
             source.index: at
             for at, source in sources.items()
-            if isinstance(source, GetItemSource) and isinstance(source.index, int)
+            if isinstance(source, compat.GetItemSource) and isinstance(source.index, int)
         }
         flat_inputs = list(self.flat_inputs)
         for i, at in order.items():

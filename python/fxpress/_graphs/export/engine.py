@@ -11,7 +11,6 @@ import torch.fx
 
 from fxpress._graphs import engine
 from fxpress._torch import fx as torch_fx
-from fxpress._torch.fx import fx_pytree, pytree
 
 
 def run_on_engine(module: torch.fx.GraphModule) -> None:
@@ -26,7 +25,7 @@ def _forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         self._code  # noqa: B018  (generates the code)
         return type(self).forward(self, *args, **kwargs)
     outputs = engine.run(self, self.graph, tuple(_flat(self, args, kwargs)))
-    return pytree.tree_unflatten(outputs, self._out_spec) if self._out_spec else outputs
+    return torch_fx.pytree.tree_unflatten(outputs, self._out_spec) if self._out_spec else outputs
 
 
 def _flat(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
@@ -40,4 +39,4 @@ def _flat(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[An
         args, rest = bound.args[: len(positional)], bound.args[len(positional) :]
         kwargs = dict(zip(keys or (), rest, strict=True))
     inputs = list(args) if keys is None else (list(args), kwargs)
-    return fx_pytree.tree_flatten_spec(inputs, spec)  # type: ignore[no-any-return]
+    return torch_fx.fx_pytree.tree_flatten_spec(inputs, spec)  # type: ignore[no-any-return]

@@ -19,7 +19,6 @@ from fxpress._torch import deferred_code, native_tables
 from fxpress._torch import export as torch_export
 from fxpress._torch import fx as torch_fx
 from fxpress._torch import unlift as torch_unlift
-from fxpress._torch.fx import GRAPH_SLOT, pytree, pytree_codegen
 from fxpress._torch.watching import operation, phase
 
 native_tables.fx()
@@ -91,7 +90,7 @@ def _unlifted(ep: ExportedProgram, check_guards: bool) -> torch.fx.GraphModule:
         raise AssertionError("ep.call_spec.in_spec cannot be None")
     names = argument_names(call.in_spec, ep.module_call_graph[0].signature)
     with phase("graph"), _native.GcPause():
-        codegen = pytree_codegen(names, call.in_spec, call.out_spec)
+        codegen = torch_fx.pytree_codegen(names, call.in_spec, call.out_spec)
         module = _module(cleaned, ep.graph, codegen, is_clean)
     _complete(module, cleaned)
     if len(set(names)) != len(names) or not all(map(is_parameter_name, names)):
@@ -125,7 +124,7 @@ def _module(
             "taken": [] if graph is origin else torch_unlift.used_names(graph),
             "into": written,
             "lifted": [s.target if s.kind in _STATE else None for s in signature.input_specs],
-            "outputs": pytree.tree_leaves(graph.output_node().args),
+            "outputs": torch_fx.pytree.tree_leaves(graph.output_node().args),
             "written": [
                 s.target if s.kind in torch_unlift.MUTATIONS else None
                 for s in signature.output_specs
@@ -143,7 +142,7 @@ def _module(
 def _complete(module: torch.fx.GraphModule, program: ExportedProgram) -> None:
     """Add the attributes that the constructor of torch's module class sets."""
     attributes = vars(module)
-    _native.insert_after(attributes, GRAPH_SLOT, torch_fx.tree_specs(module.graph))
+    _native.insert_after(attributes, torch_fx.GRAPH_SLOT, torch_fx.tree_specs(module.graph))
     attributes["_tracer_cls"] = torch_unlift.tracer_to_keep(module.graph)
     for table in (module._parameters, module._buffers, module._modules):
         for name in attributes.keys() & table.keys():

@@ -22,7 +22,6 @@ from fxpress._graphs.unflatten.switch import runs_with_interpreter
 from fxpress._torch import deferred_code, native_tables
 from fxpress._torch import export as torch_export
 from fxpress._torch import fx as torch_fx
-from fxpress._torch.export import FlatArgsAdapter
 from fxpress._torch.fx import pytree
 from fxpress._torch.watching import operation, phase
 
@@ -330,7 +329,7 @@ class UnflattenedModule(_SubmoduleBase, torch_export.UnflattenedModule):  # type
     def __init__(
         self,
         export_module: ExportedProgram,
-        flat_args_adapter: FlatArgsAdapter | None = None,
+        flat_args_adapter: torch_export.FlatArgsAdapter | None = None,
         *,
         share_state: bool = False,
         device: torch.device | str | None = None,
@@ -348,7 +347,7 @@ class UnflattenedModule(_SubmoduleBase, torch_export.UnflattenedModule):  # type
     def _assemble(
         self,
         export_module: ExportedProgram,
-        flat_args_adapter: FlatArgsAdapter | None,
+        flat_args_adapter: torch_export.FlatArgsAdapter | None,
         share_state: bool,
         device: torch.device | str | None,
         progress: Progress,
@@ -472,7 +471,7 @@ engine.register_forward(
 @operation("unflatten", lambda made, module, *_, **__: _sizes(made, module))
 def unflatten(
     module: ExportedProgram,
-    flat_args_adapter: FlatArgsAdapter | None = None,
+    flat_args_adapter: torch_export.FlatArgsAdapter | None = None,
     *,
     share_state: bool = False,
     device: torch.device | str | None = None,

@@ -15,13 +15,7 @@ import torch
 import torch.fx
 from torch.export.exported_program import ExportGraphSignature
 
-from fxpress._graphs.unflatten import aliases, source
-from fxpress._graphs.unflatten.attributes import (
-    _add_submodule,
-    _call_name,
-    _compute_accessor,
-    _get_submodule,
-)
+from fxpress._graphs.unflatten import aliases, attributes, source
 from fxpress._graphs.unflatten.frames import _SubmoduleEntry
 from fxpress._graphs.unflatten.modules import InterpreterModule
 from fxpress._torch.fx import is_opaque_value, pytree
@@ -176,8 +170,8 @@ def _deduplicate_modules(partitions: Iterable[list[_SubmoduleEntry]]) -> dict[st
     redirected: dict[str, str] = {}
     for entries in partitions:
         for i, entry in enumerate(entries):
-            call_name = _call_name(entry.fqn, entry.call_idx)
-            target = _compute_accessor(entry.parent_fqn, call_name)
+            call_name = attributes._call_name(entry.fqn, entry.call_idx)
+            target = attributes._compute_accessor(entry.parent_fqn, call_name)
             replaced = False
             for seen in entries[:i]:
                 if replaced and seen.fqn != entry.fqn:
@@ -187,8 +181,10 @@ def _deduplicate_modules(partitions: Iterable[list[_SubmoduleEntry]]) -> dict[st
                 if seen.fqn == entry.fqn:
                     prefix, _, name = target.rpartition(".")
                     entry.parent_module.get_submodule(prefix)._modules.pop(name)
-                    seen_name = _call_name(seen.fqn, seen.call_idx)
-                    entry.parent_call_module.target = _compute_accessor(entry.parent_fqn, seen_name)
+                    seen_name = attributes._call_name(seen.fqn, seen.call_idx)
+                    entry.parent_call_module.target = attributes._compute_accessor(
+                        entry.parent_fqn, seen_name
+                    )
                     redirected[call_name] = seen_name
                     break
                 replaced = True
@@ -202,8 +198,8 @@ def _reorder_submodules(
     """Sort children by `fqn_order` at all levels; add an empty module for each missing name."""
     if prefix == "":
         for fqn in list(fqn_order)[1:]:
-            if _get_submodule(parent, fqn) is None:
-                _add_submodule(parent, fqn, torch.nn.Module())
+            if attributes._get_submodule(parent, fqn) is None:
+                attributes._add_submodule(parent, fqn, torch.nn.Module())
     pending = [(parent, prefix)]
     while pending:
         module, path = pending.pop()
@@ -278,7 +274,7 @@ def _sink_into(
 ) -> set[str]:
     """Do `_sink_params` for a module after its children; return its removed placeholders."""
     for node in graph.find_nodes(op="call_module"):
-        gone = removed.get(id(_get_submodule(module, node.target)))
+        gone = removed.get(id(attributes._get_submodule(module, node.target)))
         if gone:
             node.args = tuple(a for a in node.args if getattr(a, "name", None) not in gone)
     path = [part.split("@")[0] for part in scope]
@@ -291,7 +287,7 @@ def _sink_into(
             continue
         if node.users:
             target = ".".join(found[len(path) :])
-            value = _get_submodule(module, target)
+            value = attributes._get_submodule(module, target)
             if not isinstance(value, (torch.Tensor, torch.ScriptObject)) and not is_opaque_value(
                 value
             ):

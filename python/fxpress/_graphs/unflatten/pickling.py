@@ -22,7 +22,6 @@ import torch.fx
 from fxpress._files.tensors.copies import sharing
 from fxpress._torch import export as torch_export
 from fxpress._torch import fx as torch_fx
-from fxpress._torch.fx import TreeSpec
 
 _SEEN = "read modules"  # key in a deepcopy memo: ids of modules that _copy_shared_parameters read
 
@@ -42,7 +41,7 @@ def deep_copy(module: Any, memo: dict[int, Any]) -> Any:
     state = module.__getstate__()
     shared = [
         state.get("range_constraints"),
-        *(v for v in state.values() if isinstance(v, TreeSpec)),
+        *(v for v in state.values() if isinstance(v, torch_fx.TreeSpec)),
     ]
     for entry in state.get("module_call_graph", ()):
         if entry.signature is not None:

@@ -32,7 +32,6 @@ from fxpress._graphs.unflatten.attributes import check_constant
 from fxpress._torch import aten
 from fxpress._torch import export as torch_export
 from fxpress._torch import fx as torch_fx
-from fxpress._torch.fx import TreeSpec
 from fxpress._torch.unlift import MUTATIONS
 
 
@@ -212,7 +211,7 @@ def mutations(signature: ExportGraphSignature) -> list[tuple[bool, str]]:
 
 @functools.cache
 def _is_copied(kind: type) -> bool:
-    return dataclasses.is_dataclass(kind) and not issubclass(kind, TreeSpec)
+    return dataclasses.is_dataclass(kind) and not issubclass(kind, torch_fx.TreeSpec)
 
 
 def _copied(value: Any) -> Any:

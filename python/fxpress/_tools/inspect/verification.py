@@ -11,15 +11,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fxpress._files.format import fields, names
+from fxpress._files.format import stored as stored_files
 from fxpress._files.format.package import InspectionError, Package, memory_for
-from fxpress._files.format.stored import (
-    FOLDERS,
-    STATE,
-    StoredTensor,
-    config_record,
-    has_external_weights,
-    stored_tensors,
-)
 from fxpress._files.format.tensor_header import NUMBER
 from fxpress._files.format.tensors import dtype_of
 from fxpress._files.format.torch_facts import allowed_names, operators, refusal_text, torch_version
@@ -155,19 +148,19 @@ class _Checks:
                     fields.read_document(
                         text, "NodeSource", f"from_node of {node['target']!r}", self._package
                     )
-        wanted: dict[str, set[str]] = {folder: set() for folder in FOLDERS}
+        wanted: dict[str, set[str]] = {folder: set() for folder in stored_files.FOLDERS}
         for kind, held in map(fields.expect_one_of, signature["input_specs"]):
-            if kind in STATE:
+            if kind in stored_files.STATE:
                 is_constant = kind == "buffer" and not held["persistent"]
-                folder = "constants" if is_constant else STATE[kind].folder
-                wanted[folder].add(held[STATE[kind].field])
+                folder = "constants" if is_constant else stored_files.STATE[kind].folder
+                wanted[folder].add(held[stored_files.STATE[kind].field])
         if kind_of(self._package) != ARCHIVE:
             self._add("", _PICKLED, is_note=True)
             return
         self._is_readable(names.sample_inputs_record(model))
-        for folder in FOLDERS:
-            older = f"{FOLDERS[folder]}{model}.pt"
-            config = config_record(model, folder)
+        for folder in stored_files.FOLDERS:
+            older = f"{stored_files.FOLDERS[folder]}{model}.pt"
+            config = stored_files.config_record(model, folder)
             if older in self._package.records:
                 self._add(older, _PICKLED, is_note=True)
             elif self._is_readable(config):
@@ -176,12 +169,14 @@ class _Checks:
 
     def _state(self, model: str, folder: str, wanted: set[str]) -> None:
         """Check the tensors that the payload config of `folder` describes."""
-        config = config_record(model, folder)
-        is_external = has_external_weights(self._package, model) and folder == "weights"
+        config = stored_files.config_record(model, folder)
+        is_external = (
+            stored_files.has_external_weights(self._package, model) and folder == "weights"
+        )
         found: dict[str, dict[str, Any]] = {}
-        for stored in stored_tensors(self._package, model, folder):
+        for stored in stored_files.stored_tensors(self._package, model, folder):
             found[stored.name] = stored.meta or {}
-            name = stored.record.removeprefix(FOLDERS[folder])
+            name = stored.record.removeprefix(stored_files.FOLDERS[folder])
             if stored.meta is None and not stored.is_pickled:
                 self._add(config, f"{stored.name!r} has no tensor_meta, and is not pickled")
             if name.startswith(names.OBJECTS) and folder == "constants":
@@ -198,7 +193,7 @@ class _Checks:
             self._add_all(place, _check_weights_file(self._path, text, found))
         self._faults += [Fault(config, f"{n!r} is missing") for n in sorted(wanted - set(found))]
 
-    def _stored(self, config: str, stored: StoredTensor) -> None:
+    def _stored(self, config: str, stored: stored_files.StoredTensor) -> None:
         """Check the record of a tensor that the record `config` lists; faults name `config`."""
         with self._noting(config), fields.damage_is_named(f"{stored.name!r}"):
             record = self._package.records.get(stored.record)
@@ -267,8 +262,8 @@ def check_signature(graph: dict[str, Any], signature: dict[str, Any]) -> Found:
     for kind, held in ins:
         if kind == "user_input":
             named[kind].add(_name_of(held["arg"], kind))
-        elif kind in STATE:
-            named.setdefault(kind, set()).add(held[STATE[kind].field])
+        elif kind in stored_files.STATE:
+            named.setdefault(kind, set()).add(held[stored_files.STATE[kind].field])
     for kind, held in outs:
         of = kind.removesuffix("_mutation")
         targets = [value for key, value in fields.expect_object(held).items() if key != "arg"]

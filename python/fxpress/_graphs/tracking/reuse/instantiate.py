@@ -14,10 +14,9 @@ from fxpress._graphs.tracking.stack import enter_module
 from fxpress._torch import reuse as compat
 from fxpress._torch import reuse_inputs
 from fxpress._torch.aten import share_gradient_edge
-from fxpress._torch.reuse import VariableTracker
 
 
-def instantiate(template: Template, call: Call) -> VariableTracker:
+def instantiate(template: Template, call: Call) -> compat.VariableTracker:
     """Repeat a recorded call for `call`, and return the variable of its result."""
     return _Instance(template, call).run()
 
@@ -39,7 +38,7 @@ class _Instance:
         self.storages: dict[int, Any] = {}  # storage -> a new tensor that has the new storage
         self.symbols: dict[int, Any] = {}  # SymNode -> the new symbolic number
 
-    def run(self) -> VariableTracker:
+    def run(self) -> compat.VariableTracker:
         for old, new in zip(self.template.arguments, self.call.arguments.tensors, strict=True):
             self._map_node(old, new.as_proxy().node)
         self._enter_modules()
@@ -193,10 +192,10 @@ class _Instance:
             guards.add(made, collect_debug_stack=guard.stack is not None)
             self.call.journal.note_guard(made)
 
-    def variable(self, step: Step, old: Any) -> VariableTracker:
+    def variable(self, step: Step, old: Any) -> compat.VariableTracker:
         """Return the variable for the result of `step`, which is `old` in the recorded call."""
         if step.kind == "input":
-            known: VariableTracker = self.inputs[step.node]
+            known: compat.VariableTracker = self.inputs[step.node]
             return known
         found = self.variables.get(id(old))
         if found is None:
@@ -210,7 +209,7 @@ class _Instance:
             self.variables[id(old)] = found
         return found
 
-    def container(self, old: Any, items: list[VariableTracker]) -> VariableTracker:
+    def container(self, old: Any, items: list[compat.VariableTracker]) -> compat.VariableTracker:
         """Return the variable for a tuple or a list that is `old` in the recorded call."""
         found = self.variables.get(id(old))
         if found is None:

@@ -6,12 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from fxpress._graphs.tracking.reuse.structure import (
-    CallArguments,
-    ModuleStructure,
-    NotReusable,
-    tensor_facts,
-)
+from fxpress._graphs.tracking.reuse import structure
 from fxpress._torch import reuse as compat
 from fxpress._torch.reuse import Translator, VariableTracker, variables
 
@@ -41,13 +36,13 @@ class Call:
         self.path = variable.get_nn_module_stack_source()
         self.journal = journal
         if id(self.module) in journal.known:  # Dynamo may treat it unlike equal modules
-            raise NotReusable("an earlier call has read the module")
+            raise structure.NotReusable("an earlier call has read the module")
         if journal.has_open_generator():
-            raise NotReusable("the program has an open generator")
+            raise structure.NotReusable("the program has an open generator")
         self.mutations = journal.mutations
         self.once = len(journal.once)
-        self.arguments = CallArguments(args, kwargs, journal.effects)
-        self.structure = ModuleStructure(self.module)
+        self.arguments = structure.CallArguments(args, kwargs, journal.effects)
+        self.structure = structure.ModuleStructure(self.module)
         self.key = (
             type(variable),
             self.structure.key,
@@ -203,7 +198,7 @@ class Recording:
         ):
             self.reason = "the program changed the result of the earlier call"
         if self.reason:
-            raise NotReusable(self.reason)
+            raise structure.NotReusable(self.reason)
 
 
 def _version(variable: Any) -> Any:
@@ -211,4 +206,4 @@ def _version(variable: Any) -> Any:
     example = variable.as_proxy().node.meta.get("example_value")
     if not hasattr(example, "_version"):
         return None
-    return example._version, tensor_facts(example)
+    return example._version, structure.tensor_facts(example)
