@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import io
 import json
 import logging
@@ -203,23 +204,6 @@ def package_pt2(
         >>> archive.package_pt2("two.pt2", exported_programs={"first": program, "second": program})
         'two.pt2'
     """
-    options = (opset_version, pickle_protocol, executorch_files, weights, replace, progress)
-    return _package(f, exported_programs, aoti_files, extra_files, *options)
-
-
-def _package(
-    f: Any,
-    exported_programs: ExportedProgram | dict[str, ExportedProgram] | None,
-    aoti_files: Any,
-    extra_files: dict[str, Any] | None,
-    opset_version: dict[str, int] | None,
-    pickle_protocol: int,
-    executorch_files: dict[str, bytes] | None,
-    weights: Weights,
-    replace: Replace,
-    progress: Progress,
-) -> Any:
-    """Implement `package_pt2` and `save`."""
     if exported_programs is None and aoti_files is None and extra_files is None:
         raise AssertionError(
             "No value passed in for `exported_programs`, `aoti_files`, and `extra_files`, implying "
@@ -323,5 +307,14 @@ def save(
         >>> fxpress.save(program, "model.pt2", extra_files={"notes.txt": "the first one"})
     """
     arguments.check_program(ep, "ep")
-    options = (opset_version, pickle_protocol, None, weights, replace, progress)
-    _package(f, {names.MODEL: ep}, None, extra_files, *options)
+    # Without the decorator: `save` itself reports the call as an operation.
+    inspect.unwrap(package_pt2)(
+        f,
+        exported_programs={names.MODEL: ep},
+        extra_files=extra_files,
+        opset_version=opset_version,
+        pickle_protocol=pickle_protocol,
+        weights=weights,
+        replace=replace,
+        progress=progress,
+    )

@@ -221,7 +221,7 @@ def load_into(
     with _values(source, device, limits, progress) as get:
         found = {name: fitting(name, target, get) for name, target in ep.state_dict.items()}
         check_shared([*found], [*ep.state_dict.values()], [*found.values()])
-        budget = Budget(limits, _storage_bytes(found))
+        budget = Budget(limits, storage_bytes([*found.values()]))
         new = _replacements(ep.state_dict, found, device, budget)
         total = sum(map(size_of, found.values()))
         with reporting(progress, "copying", total) as report:
@@ -233,12 +233,6 @@ def load_into(
                 if report is not None:
                     report(size)
     ep.state_dict.update(new)
-
-
-def _storage_bytes(tensors: Mapping[str, torch.Tensor]) -> int:
-    """Return the bytes of the tensors' storages; a storage of several tensors counts once."""
-    storages = (tensor.untyped_storage() for tensor in tensors.values())
-    return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
 
 
 def _replacements(
