@@ -13,6 +13,7 @@ from torch.fx import Graph, GraphModule, Node
 from fxpress._distributed.stages.on_meta import Arguments, call_key, tensors_in
 from fxpress._files.serde.hashing import traits_of
 from fxpress._files.serde.operators import schema_of
+from fxpress._graphs.unflatten.aliases import bodies_of
 from fxpress._torch import fx as torch_fx
 from fxpress._torch.serde import is_composite
 
@@ -152,17 +153,10 @@ def _effects(node: Node, known: dict[Any, _Effects]) -> _Effects:
         return known[target]
     if not isinstance(target, torch_fx.HigherOrderOperator):
         return _Effects(aliased=None)  # a function on values, such as getitem
-    bodies = _bodies(node)
+    bodies = list(bodies_of(node))
     if bodies and not any(map(_writes, bodies)):
         return _Effects(aliased=None, is_new=True)
     return _Effects(aliased=None, written=None, is_new=True)
-
-
-def _bodies(node: Node) -> list[GraphModule]:
-    root = node.graph.owning_module
-    names = [str(each.target) for each in node.all_input_nodes if each.op == "get_attr"]
-    found = [getattr(root, name, None) for name in names]
-    return [body for body in found if isinstance(body, GraphModule)]
 
 
 def _writes(body: GraphModule) -> bool:

@@ -42,11 +42,11 @@ def may_alias(node: torch.fx.Node) -> bool:
         undeclared = namespace == "aten" and name in _UNDECLARED
         return declared or undeclared or target in torch_export.INNER_TENSOR_TARGETS
     if isinstance(target, torch_fx.HigherOrderOperator):
-        return any(_passes_on(body) for body in _bodies(node))
+        return any(_passes_on(body) for body in bodies_of(node))
     return True
 
 
-def _bodies(node: torch.fx.Node) -> Iterator[torch.fx.GraphModule]:
+def bodies_of(node: torch.fx.Node) -> Iterator[torch.fx.GraphModule]:
     """Yield the graph modules that a higher-order operator runs."""
     owner = node.graph.owning_module
     for argument in node.all_input_nodes:

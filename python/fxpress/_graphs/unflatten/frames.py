@@ -130,11 +130,8 @@ class _ModuleFrame:
             },
             self.module,
         )
-        for key, *entry in calls:
-            parent_fqn, parent, call, fqn, number, module = entry
-            self.seen_modules[key].append(
-                _SubmoduleEntry(parent_fqn, parent, call, fqn, number, module)
-            )
+        for call in calls:
+            self.seen_modules[call[0]].append(_SubmoduleEntry(*call[1:]))
         owner = self.flat_graph.owning_module
         for call_name, target, holder in attributes:
             self.seen_attrs[call_name].add(target)

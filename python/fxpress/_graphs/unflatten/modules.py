@@ -402,7 +402,7 @@ class UnflattenedModule(_SubmoduleBase, torch_export.UnflattenedModule):  # type
                     facts["owner"] = bodies.copy_with_separate_bodies(program.graph_module)
                     self._ty, cuts = _native.unflatten(facts, self)
             if cuts:  # an unneeded call could start a garbage collection
-                _log_cuts(cuts)
+                log_cuts(cuts)
 
         _native.on_unchanged(export_module.graph, build)
 
@@ -452,7 +452,7 @@ class UnflattenedModule(_SubmoduleBase, torch_export.UnflattenedModule):  # type
                 print(module.graph)
 
 
-def _log_cuts(cuts: list[tuple[torch.fx.Node, list[str], int]]) -> None:
+def log_cuts(cuts: list[tuple[torch.fx.Node, list[str], int]]) -> None:
     for node, paths, dropped in cuts:
         log.warning(
             "nn_module_stack fqns %s at node %s do not form a stack! dropping last %d entries",

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import logging
 import operator
 from collections import defaultdict
 from collections.abc import Iterable
@@ -17,10 +16,8 @@ from torch.export.exported_program import ExportGraphSignature
 
 from fxpress._graphs.unflatten import aliases, attributes, source
 from fxpress._graphs.unflatten.frames import _SubmoduleEntry
-from fxpress._graphs.unflatten.modules import InterpreterModule
+from fxpress._graphs.unflatten.modules import InterpreterModule, log_cuts
 from fxpress._torch.fx import is_opaque_value, pytree
-
-log = logging.getLogger("torch.export.unflatten")
 
 
 def _inplace_buffer_and_input_mutations(
@@ -118,12 +115,7 @@ def _fix_nn_module_stacks(graph: torch.fx.Graph) -> None:
         ):
             depth += 1
         if depth < len(paths):
-            log.warning(
-                "nn_module_stack fqns %s at node %s do not form a stack! dropping last %d entries",
-                paths,
-                node,
-                len(paths) - depth,
-            )
+            log_cuts([(node, paths, len(paths) - depth)])
             node.meta["nn_module_stack"] = dict(list(stack.items())[:depth])
 
 
