@@ -16,20 +16,9 @@ import torch
 from fxpress import _native
 from fxpress._base.errors import is_about_input
 from fxpress._base.observing.progress import Progress, check_progress, reporting
+from fxpress._files import errors
 from fxpress._files.archive.files import is_path, sizes_of_file, source_path
-from fxpress._files.errors import (
-    ArchiveError,
-    FormatError,
-    archive_errors,
-    named_lack_of_memory,
-)
-from fxpress._files.format import names
-from fxpress._files.format.package import (
-    WRONG_CHECKSUM,
-    DamagedRecordError,
-    Record,
-    character_bytes,
-)
+from fxpress._files.format import names, package
 from fxpress._files.format.recognition import HEAD, format_of_bytes, format_of_records, open_file
 from fxpress._files.serde.artifacts import unpack
 from fxpress._files.serde.limits import Budget, Limits
@@ -137,14 +126,14 @@ class PT2ArchiveReader:
 
     def _read_directory(self, source: Any) -> None:
         try:
-            with archive_errors():
+            with errors.archive_errors():
                 self._native = _native.ArchiveReader(source, self._start)
                 self._records = self._native.records()
-        except ArchiveError:
+        except errors.ArchiveError:
             other = format_of_bytes(self._head())
             if other is None:
                 raise
-            raise ArchiveError(other.text()) from None
+            raise errors.ArchiveError(other.text()) from None
 
     def _head(self) -> bytes:
         if self._file is None:
@@ -187,7 +176,7 @@ class PT2ArchiveReader:
         assert self._file is not None
         size = os.fstat(self._file).st_size
         # The path of the archive may refer to a newer file than the descriptor.
-        with named_lack_of_memory(f"the archive with {size} bytes cannot be mapped"):
+        with errors.named_lack_of_memory(f"the archive with {size} bytes cannot be mapped"):
             return torch.UntypedStorage.from_file(f"/proc/self/fd/{self._file}", False, size)
 
     def copy_to(self, file: IO[bytes]) -> None:
@@ -208,20 +197,20 @@ class PT2ArchiveReader:
         if self.find(names.ARCHIVE_FORMAT_PATH) is None:
             other = format_of_records(self._records)
             if other is not None:
-                raise FormatError(other.text("a pt2 archive"))
+                raise errors.FormatError(other.text("a pt2 archive"))
         if self.read_string(names.ARCHIVE_FORMAT_PATH) != names.ARCHIVE_FORMAT_VALUE:
-            raise FormatError("Invalid archive format")
+            raise errors.FormatError("Invalid archive format")
 
-    def find(self, name: str) -> Record | None:
+    def find(self, name: str) -> package.Record | None:
         """Return the directory's entry for a record, or None."""
         found = self._records.get(name)
-        return None if found is None else Record(*found)
+        return None if found is None else package.Record(*found)
 
-    def record(self, name: str) -> Record:
+    def record(self, name: str) -> package.Record:
         """Return the directory's entry for a record; ArchiveError if it is missing."""
         found = self.find(name)
         if found is None:
-            raise ArchiveError(f"record {name!r} is missing")
+            raise errors.ArchiveError(f"record {name!r} is missing")
         return found
 
     def read_bytes(self, name: str) -> bytes:
@@ -230,26 +219,26 @@ class PT2ArchiveReader:
         LimitError if the record is compressed and too large.
         """
         record = self.record(name)
-        with archive_errors():
+        with errors.archive_errors():
             data: bytes = self._reader.stored_bytes(name)
         if record.is_deflated:
             try:
                 data = unpack(data, record.size, f"record {name!r}", self.budget)
-            except DamagedRecordError as e:
-                raise ArchiveError(f"record {name!r} is damaged: {e}") from None
+            except package.DamagedRecordError as e:
+                raise errors.ArchiveError(f"record {name!r} is damaged: {e}") from None
         if self._check_crc and _native.crc32(data) != record.crc:
-            raise ArchiveError(f"record {name!r} is damaged: {WRONG_CHECKSUM}")
+            raise errors.ArchiveError(f"record {name!r} is damaged: {package.WRONG_CHECKSUM}")
         return data
 
     def read_string(self, name: str) -> str:
         """Return a record as text; ArchiveError if it is missing or damaged."""
         data = self.read_bytes(name)
-        if (width := character_bytes(data)) > 1:
+        if (width := package.character_bytes(data)) > 1:
             self.budget.charge(width * len(data), f"record {name!r}")
         try:
             return data.decode()
         except UnicodeDecodeError as e:
-            raise ArchiveError(f"record {name!r} is damaged: it is not UTF-8: {e}") from None
+            raise errors.ArchiveError(f"record {name!r} is damaged: it is not UTF-8: {e}") from None
 
     def read_into(self, targets: Sequence[Target], report: Any = None) -> None:
         """Fill memory with records, or with ranges of records, on several threads.
@@ -261,7 +250,7 @@ class PT2ArchiveReader:
             report: called with the number of bytes read since the last call.
         """
         threads = min(self._most_threads, len(os.sched_getaffinity(0)))
-        with archive_errors():
+        with errors.archive_errors():
             crcs = self._reader.read_into(targets, self._check_crc, threads, report)
         for (name, start, size, _), of_part in zip(targets, crcs, strict=self._check_crc):
             _, _, whole, expected, _ = self._records[name]
@@ -271,17 +260,19 @@ class PT2ArchiveReader:
             if start + size < whole:
                 self._begun[name] = crc
             elif crc != expected:
-                raise ArchiveError(f"record {name!r} is damaged: {WRONG_CHECKSUM}")
+                raise errors.ArchiveError(f"record {name!r} is damaged: {package.WRONG_CHECKSUM}")
 
     def archive_version(self) -> int:
         """Return the version of the archive's format; 0 if the archive does not state it."""
         try:
             text = self.read_string(names.ARCHIVE_VERSION_PATH).strip()
-        except ArchiveError:
+        except errors.ArchiveError:
             return 0
         if not (text.isascii() and text.isdigit() and len(text) < 10):
             record = names.ARCHIVE_VERSION_PATH
-            raise ArchiveError(f"record {record!r} is damaged: {text[:40]!r} is not a version")
+            raise errors.ArchiveError(
+                f"record {record!r} is damaged: {text[:40]!r} is not a version"
+            )
         return int(text)
 
 
@@ -403,7 +394,7 @@ def retry_if_replaced(read: Callable[P, R]) -> Callable[P, R]:
             before = _identity(f)
             try:
                 return read(*args, **kwargs)
-            except (FileNotFoundError, ArchiveError):
+            except (FileNotFoundError, errors.ArchiveError):
                 if _identity(f) in (before, None):
                     raise
         return read(*args, **kwargs)

@@ -13,11 +13,7 @@ from torch.nn import Module
 
 from fxpress import _native
 from fxpress._base.frame_space import call_with_space, has_space
-from fxpress._graphs.tracking.guards import (
-    guard_class_lookups,
-    guard_to_detect_forward_monkeypatching,
-    guarded_global_hooks,
-)
+from fxpress._graphs.tracking import guards
 from fxpress._graphs.tracking.lazy import initialize_lazy_module
 from fxpress._graphs.tracking.reuse.journal import note_once, open_journal
 from fxpress._graphs.tracking.stack import StackSource, record_nn_module_stack
@@ -125,9 +121,9 @@ class UnspecializedNNModuleVariable(StackSource, compat.TorchUnspecializedNNModu
         if not self.source:
             return call(tx, function, None, arguments, kwargs)
         source = self.get_source_by_walking_mro(tx, name)
-        guard_to_detect_forward_monkeypatching(self.source, module)
+        guards.guard_to_detect_forward_monkeypatching(self.source, module)
         if self.cls_source is not None:
-            guard_class_lookups(tx, module, self.cls_source)
+            guards.guard_class_lookups(tx, module, self.cls_source)
         stack_source = self.get_nn_module_stack_source()
         with record_nn_module_stack(str(id(module)), stack_source, tx, module):
             return call(tx, function, source, arguments, kwargs)
@@ -188,7 +184,7 @@ class UnspecializedNNModuleVariable(StackSource, compat.TorchUnspecializedNNModu
                 table: Any = self.get_attribute(tx, name).realize()
                 if table.len():
                     return True
-        return guarded_global_hooks(tx, globals_.realize())
+        return guards.guarded_global_hooks(tx, globals_.realize())
 
     def call_method(self, tx: Translator, name: str, args: Args, kwargs: Kwargs) -> VariableTracker:
         if name in ("_call_impl", "_wrapped_call_impl"):
