@@ -122,9 +122,9 @@ def test_a_killed_rank(bad: int, phase: str, stages: Path, calls: list[dict[str,
 
 def one_dies_and_one_fails(path: Path) -> None:
     """Rank 1 dies when it has made its group, and rank 2 fails because of it; others have one."""
-    from fxpress._distributed.pipeline import schedule
+    from fxpress._torch import distributed as torch_distributed
 
-    made, rank = schedule.new_group, distributed.get_rank()
+    made, rank = torch_distributed.new_group, distributed.get_rank()
 
     def make(*args: Any) -> Any:
         group = made(*args)
@@ -135,7 +135,7 @@ def one_dies_and_one_fails(path: Path) -> None:
             raise RuntimeError("[gloo/transport] Connection closed by peer")
         return group
 
-    schedule.new_group = make
+    torch_distributed.new_group = make
     stages = pipeline.load_stages(path, timeout=TIMEOUT)
     pipeline.build_schedule("1F1B", stages, 4, loss_fn=loss_of, timeout=TIMEOUT)
 
