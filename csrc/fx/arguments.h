@@ -81,9 +81,9 @@ inline Ref new_immutable_list(std::span<const Ref> values) {
 // small, so containers are recorded only after many steps or at a large depth.
 class ArgTrail {
  public:
-  // The walk calls this function before it enters `container`. The `open` containers around it are
-  // container_at(0), container_at(1), ... Returns false if the walk has already left this container
-  // once. Raises ValueError if the container contains itself.
+  // The walk calls this function before it enters `container`. The containers around it are
+  // container_at(0) to container_at(open - 1). Returns false if the walk has already left this
+  // container once. Raises ValueError if the container contains itself.
   template <class At>
   bool enter(PyObject* container, size_t open, At container_at) {
     constexpr size_t kFreeSteps = 1024;
@@ -98,7 +98,7 @@ class ArgTrail {
   void leave(PyObject* container) {
     if (known_) (*known_)[container] = false;
   }
-  // Returns whether containers are recorded. Otherwise enter() always returns true.
+  // Returns whether containers are recorded. Until they are, enter() always returns true.
   bool is_recording() const { return known_ != nullptr; }
   // Must be called before the next walk.
   void clear() {

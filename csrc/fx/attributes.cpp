@@ -31,8 +31,8 @@ bool has_global_registration_hooks() {
   return std::ranges::any_of(items_of(symbols.module_registration_hooks), is_true);
 }
 
-// Returns the module's dict named `role` if setattr() would only add `name` to this dict: the
-// module and its class lack `name`, and no global registration hook is set. Otherwise returns null.
+// Returns the module's dict named `role` if setattr() would only add `name` to this dict, because
+// the module and its class lack `name`, and no global registration hook is set. Else returns null.
 PyObject* free_table(PyObject* module, PyObject* module_dict, PyObject* name, PyObject* role) {
   if (PyUnicode_GET_LENGTH(name) == 0 || has_global_registration_hooks()) return nullptr;
   if (is_taken_by_class(Py_TYPE(module), name)) return nullptr;
@@ -214,7 +214,7 @@ void fill_fresh(PyObject* target, PyObject* body) {
 }
 
 Ref new_module(PyTypeObject* type) {
-  // Dynamo and deferred initialization replace nn.Module.__init__, and rely on calls of it.
+  // Dynamo and deferred initialization replace nn.Module.__init__. Their replacement must run.
   if (_PyType_Lookup(as_type(symbols.module_type), names.dunder_init) != symbols.module_init) {
     const Ref init = get_attr(symbols.module_type, names.dunder_init);
     Ref module = Ref::steal(PyBaseObject_Type.tp_new(type, no_args, nullptr));

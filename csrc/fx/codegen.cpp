@@ -441,7 +441,7 @@ class Generator {
   // ---- joining the parts of the source ----
 
   PythonSource assemble() {
-    // torch's generator numbers lines by such comments. Only it can handle a body that has one.
+    // torch's generator numbers lines by such comments, so only it can write a body that has one.
     if (body_.find("# COUNTER: ") != std::string::npos) throw NotPlain();
     std::string wrap;
     for (const std::string& function : wrapped_) {

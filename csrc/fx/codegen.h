@@ -12,8 +12,8 @@ struct PythonSource {
   Ref globals;                // dict from names of globals in the source to objects
   Ref line_numbers;           // dict from lines to indices of nodes in the graph, or None
   Py_ssize_t prologue_start;  // line of the `def` in the source
-  // bytes: a key for a cache of compiled code. Sources with one key differ only in local names,
-  // which have equal lengths. None: the code cannot be shared
+  // bytes: a key for a cache of compiled code. Sources with equal keys differ only in local names,
+  // and these have equal lengths. None: the compiled code cannot be shared.
   Ref shape;
   Ref locals;  // tuple of str: local names, by their number in `shape`
 };

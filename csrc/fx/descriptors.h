@@ -7,9 +7,9 @@
 namespace fxpress::fx {
 
 // Creates the type ComputedAttribute(name, compute). Reading the attribute returns the value of
-// `name` in the instance's __dict__, else a parameter, buffer or child that the module has
-// registered under this name. If both are missing, compute(instance) computes the value, which is
-// stored in the __dict__. Setting and deleting the attribute change the __dict__.
+// `name` in the instance's __dict__. If there is none, it returns the parameter, buffer or child
+// that is registered as `name`. If that is missing too, it stores compute(instance) in the __dict__
+// and returns it. Setting and deleting the attribute change the __dict__.
 Ref make_computed_attribute_type();
 
 // Creates the type DeferredAttribute(name), for generated code. Each access from an instance or the

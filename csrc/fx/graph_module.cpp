@@ -14,7 +14,7 @@ namespace fxpress::fx {
 
 namespace {
 
-// Creates a class. Each GraphModule needs its own class, because `forward` is an attribute of it.
+// Creates a class. Each GraphModule needs a separate class, because `forward` is set on the class.
 Ref make_class(PyObject* base, PyObject* namespace_of_class, const char* class_name) {
   const Ref body = Ref::steal(PyDict_Copy(namespace_of_class));
   const Ref bases = Ref::steal(PyTuple_Pack(1, base));

@@ -54,7 +54,7 @@ class NameWriter {
     core::NameTable names{pool};            // the current namespace
     std::vector<Ref> strings{};             // index: id; created when needed
     ObjectMap<core::StringId> by_target{};  // from targets to candidates
-    Py_ssize_t forbidden = 0;               // size of symbols.illegal_names in reset()
+    Py_ssize_t forbidden = 0;               // size of symbols.illegal_names at the last reset()
   };
   void reset();
   static std::unique_ptr<Tables>& spare(Forbidden forbidden);

@@ -25,7 +25,7 @@ struct TextShape {
 };
 
 // Returns the shape of a text. Texts with equal keys, and their compiled code, differ only in local
-// names. Returns nullopt if a word without a mark equals a local name, or if the text is too long.
+// names. Returns nullopt if the text is long or not ASCII, or has a local name without a mark.
 std::optional<TextShape> text_shape(std::string_view marked);
 
 // ---- functions in the source ----
@@ -54,7 +54,7 @@ const TargetText& describe_target(PyObject* target);
 struct TreeInputs {
   std::vector<std::string> parameters;  // all parameters except `self`
   std::vector<std::string> positional;  // parameters that are positional arguments
-  bool has_keywords;                    // whether the spec is of (args, kwargs), not only of args
+  bool has_keywords;                    // whether the spec flattens (args, kwargs), not only args
   std::vector<std::pair<std::string, std::string>> keywords;  // (key, parameter) pairs
   bool builds_outputs;  // whether a spec unflattens the outputs
 };

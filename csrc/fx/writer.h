@@ -38,8 +38,8 @@ class GraphWriter {
   PyObject* create(const NewNode& node, Ref args, Ref kwargs, std::span<PyObject* const> inputs,
                    Ref meta);
 
-  // Appends a copy of `original`. `replace(node)` returns the node of this graph for an input,
-  // borrowed. meta: the meta of the copy; if empty, the original's meta is copied.
+  // Appends a copy of `original`. `replace(node)` returns the node of this graph that replaces an
+  // input of `original`, borrowed. meta: the copy's meta; if empty, the original's meta is copied.
   template <class Replace>
   PyObject* copy(const NewNode& node, PyObject* original, Replace replace, Ref meta = {}) {
     inputs_.clear();
@@ -59,7 +59,7 @@ class GraphWriter {
   }
 
   // Appends a copy of the node `id` of `source`, like copy(). Calls raise_edited() if the node was
-  // edited after it was read. `copy_of(id)` returns the node of this graph for an input, borrowed.
+  // edited after it was read. `copy_of(id)` returns the copy of an input in this graph, borrowed.
   template <class CopyOf>
   PyObject* copy_node(const NewNode& node, const ReadGraph& source, core::NodeId id, CopyOf copy_of,
                       Ref meta = {}) {

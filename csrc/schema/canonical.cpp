@@ -75,7 +75,7 @@ class Canonicalizer {
     out_.end_record();
   }
 
-  // Writes a map, sorted by key. If `renamed` is not null, new names replace the keys before that.
+  // Writes a map, sorted by key. If `renamed` is not null, first replaces the keys by new names.
   void sorted_map(const Value& map, const Renamed* renamed) {
     std::vector<std::pair<std::string_view, const Value*>> entries;
     const auto stored = document_.children(map);

@@ -118,7 +118,7 @@ class DocumentBuilder final : public EventSink {
   void reuse(const Value& value) { add(value); }
   // Adds a placeholder for a value that the caller stores outside the document under `number`.
   void kept(size_t number) { add({.kind = ValueKind::kKept, .place = number}); }
-  // Adds an integer that is an enum member in a Python object of the schema.
+  // Adds an integer that a Python object of the schema stores as an enum member.
   void member(int64_t value) { add_integer(ValueKind::kInt, value, 1); }
   // Reserves memory for `values` values and for `text` bytes of strings.
   void reserve(size_t values, size_t text);
@@ -155,8 +155,8 @@ class DocumentBuilder final : public EventSink {
   struct Level {
     ValueKind kind;  // record, union, list or map
     uint16_t type;   // record, union: position of its type in the schema
-    uint32_t field;  // record: field of the next value; union: the set field
-    size_t start;    // position of its first value in document_ (record, union) or pending_
+    uint32_t field;  // record: field of the next value; union: the field that is set
+    size_t start;    // where its values start: in document_ (record, union) or in pending_
   };
   void add(const Value& value);
   void add_integer(ValueKind kind, int64_t value, uint32_t count = 0) {

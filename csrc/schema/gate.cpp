@@ -245,8 +245,8 @@ bool has_high_control(std::string_view text) {
 }
 
 bool is_node_metadata(std::string_view key, std::string_view text) {
-  // An empty text means that the node does not have this entry. The decoder ignores the keys that
-  // are not tested below, except "from_node". Its JSON passes the gate when the decoder reads it.
+  // An empty text means that the node does not have this entry. Of the keys that are not tested
+  // below, the decoder uses only "from_node", and checks the texts in that JSON when it reads it.
   if (text.empty()) return true;
   if (has_high_control(text)) return false;
   if (key == "stack_trace") return is_stack_trace(text);
@@ -399,8 +399,8 @@ class Walk {
     return visit(level.values[level.next++], level.shape, level.rule);
   }
 
-  // Returns the rule for a field. If `outer`, the rule of the value that contains the field, is
-  // kConstantInput, then it replaces the field's rules kLiteral and kNone.
+  // Returns the rule for a field. outer: the rule of the value that contains the field. The rule
+  // kConstantInput in `outer` replaces a field's rule kLiteral or kNone.
   static Rule rule_in(Rule outer, const FieldInfo& field) {
     const bool is_narrower = outer == Rule::kConstantInput;
     if (is_narrower && (field.rule == Rule::kLiteral || field.rule == Rule::kNone)) return outer;

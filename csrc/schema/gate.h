@@ -23,7 +23,7 @@ using IsUnicodeIdentifier = bool (*)(std::string_view);
 //   functions   listed in guard_grammar.cpp: max, math.floor, torch.sym_float, ...
 //   inputs      L['name'], and its contents: ['key'], [0], .attribute, .size(), .stride(),
 //               .storage_offset(), .item(), .numel(), .dim()
-//   constants   numbers, True, False, None, math.inf, strings without quotes
+//   constants   numbers, True, False, None, math.inf, strings that do not contain ' or "
 bool is_guard(std::string_view text);
 
 // Whether a text passes a rule. Always false for kNone, and for kNodeMetadata and kGraphMetadata,

@@ -130,7 +130,7 @@ class GraphHasher {
   std::vector<std::string_view> new_symbols_;    // symbols that the current node or input defines
   std::vector<uint32_t> results_;                // values that the current node or input defines
   std::vector<uint32_t> touched_;                // sets of the values in the current argument
-  bool in_call_ = false;  // whether a module call is hashed; it may name values that passes removed
+  bool in_call_ = false;  // hashing a module call, which may contain names of removed values
   SideEffects inner_;     // side effects of the subgraphs that the current node runs
 };
 
@@ -369,7 +369,7 @@ Digest GraphHasher::node(const Value& node) {
     taken.insert(taken.end(), touched_.begin(), touched_.end());
   }
   SideEffects effects = inner_;
-  // The hasher does not track which inputs a subgraph writes or returns. It assumes all of them.
+  // The hasher does not track which inputs a subgraph writes or returns, so it assumes all inputs.
   if (effects.writes || (effects.runs_graph && returns_views(target))) aliased = taken;
   if (effects.writes) written = taken;
   effects.writes |= !written.empty();

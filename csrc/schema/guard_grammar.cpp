@@ -21,7 +21,7 @@ constexpr int kMaxOpen = 100;          // nested brackets and prefix operators
 constexpr int kMaxTreeDepth = 250;     // depth of Python's AST, which torch prints by ast.unparse
 constexpr size_t kMaxDigits = 40;      // digits of an integer; sizes have at most 19
 constexpr int kMaxExponent = 64;       // sum of the integers in an exponent; bits of a shift
-constexpr int kUnknown = 16;           // counted for a term of an exponent that is not an integer
+constexpr int kUnknown = 16;           // an exponent's term that is not an integer counts as this
 constexpr int kMaxPowers = 16;         // powers in a guard; torch writes n*n for squares
 constexpr size_t kMaxBases = 2000;     // total characters of the bases of powers
 constexpr size_t kMaxText = 1u << 16;  // characters of a guard
@@ -356,7 +356,7 @@ class GuardParser : core::Cursor<NoGuard> {
     return deeper(known);
   }
 
-  // Parses L['name'] and the indices, attributes and calls of `methods` after it.
+  // Parses L['name'] and, after it, indices, attributes and calls of methods in `methods`.
   Known source(std::span<const std::string_view> methods) {
     expect('[');
     text();
@@ -431,7 +431,7 @@ class GuardParser : core::Cursor<NoGuard> {
     }
   }
 
-  // Parses an escape sequence after its backslash, from `at` on. Returns its last position.
+  // Parses an escape sequence; `at` is the position after its backslash. Returns its last position.
   size_t escape(size_t at) const {
     if (at >= rest_.size()) throw NoGuard();
     const char kind = rest_[at];

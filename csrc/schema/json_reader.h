@@ -13,9 +13,9 @@ namespace fxpress::schema {
 bool is_nested_deeper(std::string_view text, size_t depth);
 
 // Reads a value of a schema type. Like torch, it ignores unknown keys, uses defaults for missing
-// keys, accepts integers as floats, and reads floats that are not finite from strings. Unlike
+// keys, and accepts integers and the strings "NaN", "Infinity" and "-Infinity" as floats. Unlike
 // torch, it rejects values of a wrong type, duplicate keys, unions without exactly one field, text
-// that is not UTF-8, and trailing text. `budget`, if not null, limits memory and depth.
+// that is not UTF-8, and trailing text. `budget` limits memory and depth, unless it is null.
 Document read_json(std::string_view text, const Schema& schema, uint16_t type,
                    core::Budget* budget = nullptr);
 

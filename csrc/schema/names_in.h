@@ -35,9 +35,9 @@ inline std::string_view name_of(const Document& document, const Value& value) {
   }
 }
 
-// Appends the names in an argument. For a list, even of lists: one name per item, empty for an item
-// without a name. For a dict: the names in its values, or an empty text if there are none. For any
-// other argument: its name, or an empty text if it has none.
+// Appends the names in an argument. For a list: one text per item (for a list of lists, per inner
+// item), which is empty if the item has no name. For a dict: the names in its values, or an empty
+// text if there are none. For any other argument: its name, or an empty text if it has none.
 inline void append_names(const Document& document, const Value& argument,
                          std::vector<std::string_view>& names) {
   const Value& content = document.content(argument);

@@ -68,7 +68,7 @@ class NodeOrder {
  private:
   struct Argument {
     std::string_view name;
-    uint32_t first;  // position of its first part in parts_
+    uint32_t first;  // position in parts_ of the first value that it refers to
   };
 
   // Calls each(name) for each name, which may be empty, that append_names() finds.

@@ -48,9 +48,9 @@ class Renamed {
   std::vector<std::string> names_;  // new names, by rank
 };
 
-// The result of order_nodes(), which adds node by node to `order`. The results of an added node get
-// the next numbers as ranks. The next node is chosen from those whose arguments all have ranks: the
-// first by target, then by the names and ranks of its arguments.
+// The result of order_nodes(). It adds one node at a time to `order`, and gives the node's results
+// the next numbers as ranks. A node can be added once all its arguments have ranks. Of such nodes,
+// the smallest is added, compared by target, and then by the names and ranks of the arguments.
 struct OrderedNodes {
   Positions order;
   Renamed renamed;

@@ -17,7 +17,7 @@ constexpr uint64_t kMost = std::numeric_limits<uint64_t>::max() / 4;  // maximum
 // The bytes that are charged to the budget.
 constexpr uint64_t kOpcodeBytes = 96;     // for an opcode: a Python object and an Item
 constexpr uint64_t kCallBytes = 800;      // for a call, in addition to its opcode
-constexpr uint64_t kStorageBytes = 1600;  // for a storage and its Python objects, in addition
+constexpr uint64_t kStorageBytes = 1600;  // for a storage, in addition to its opcode
 constexpr uint64_t kItemBytes = 64;       // for each item in a copy of a container
 
 // The maximum number of keys whose hashes a file can choose. If these hashes are equal, building a
@@ -191,7 +191,7 @@ class Scanner {
     to.last = place;
     ++to.count;
   }
-  // Moves the last values of the stack into a container.
+  // Moves the last `count` values of the stack into a container.
   void move_last(size_t count, uint32_t container) {
     const size_t from = stack_.size() - count;
     for (size_t i = from; i < stack_.size(); ++i) contain(container, stack_[i]);
@@ -389,7 +389,7 @@ const Item* Scanner::item(const Item& container, size_t position) const {
 // Rejects calls that would allocate as much memory as a number in the file requests. For other
 // calls, charges the budget for the copies that they make of their arguments.
 void Scanner::check_call(uint32_t function, uint32_t arguments, Item& result) {
-  constexpr uint64_t kArgumentBytes = 16;  // per argument: many calls may share one tuple
+  constexpr uint64_t kArgumentBytes = 16;  // per argument, because many calls may share one tuple
   const Item* called = &items_[function];
   const Item* passed = &items_[arguments];
   while (called->kind == ValueType::kGlobal) {

@@ -109,8 +109,8 @@ class Schema {
   int find(std::string_view type) const;
   // Returns the position of a field of schema.def in its type, or -1 if this torch lacks the field.
   int place(Field field) const { return places_[static_cast<size_t>(field)]; }
-  // Returns the name of a field that a record has only in torch or only in schema.def, or an empty
-  // text. Writing the record would lose data. Fields of unions are checked when written.
+  // Returns the name of a record's field that only torch or only schema.def has; empty if there is
+  // none. Writing such a record would lose data. Unions are checked when they are written.
   const std::string& difference() const { return difference_; }
   static Type owner(Field field);
 

@@ -22,7 +22,7 @@ enum class SpecTarget : uint8_t {
   kState,        // name of a parameter or buffer
   kConstant,     // name of a constant or object; in hashes, its value identifies the spec
   kInput,        // name of a user input's value in the graph
-  kLiteralName,  // name of a constant input, which torch's objects store in the argument
+  kLiteralName,  // name of a constant input; torch's objects store this name in the argument
 };
 
 // A row of kSpecs. The fields are in the order of the table's columns.

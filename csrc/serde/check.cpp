@@ -34,7 +34,7 @@ bool check_call(PyObject* entry, const GraphValues& graph) {
 // The names of the parameters, buffers and user inputs that mutations in output specs may target.
 struct Targets {
   Ref parameters, buffers, user_inputs;  // sets of str
-  Ref mutated;  // set of str: the new values in the mutations checked so far
+  Ref mutated;  // set of str: names of the new values in the mutations checked so far
 };
 
 bool check_input(PyObject* spec, PyObject* node_name, const ProgramCheck& program,

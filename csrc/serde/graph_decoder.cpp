@@ -117,7 +117,7 @@ Ref GraphDecoder::program(const py::object& document) {
   return read(document, true, [&] {
     try {
       return decode_program();
-    } catch (...) {  // free the graphs: the traceback keeps the decoder alive
+    } catch (...) {  // free the graphs, because the traceback keeps the decoder alive
       clear_graphs();
       throw;
     }

@@ -311,7 +311,7 @@ class GraphDecoder {
   bool graphs_allowed_ = false;  // whether arguments may be graphs: in a graph, not in a signature
 
   TextMap<Ref> stacks_;                // module stacks by text
-  TextMap<StackEntry> stack_entries_;  // by text: the module stacks of one layer share entries
+  TextMap<StackEntry> stack_entries_;  // by text: the stacks of a module's nodes share entries
   TextMap<Ref> functions_;             // values of source_fn_stack by text
 
   std::vector<Ref> spec_kinds_;  // torch's InputKind and OutputKind by row of kSpecs

@@ -122,7 +122,7 @@ class NodeNames {
   };
 
   // Starts a part for encode_part(). Its arguments may be nodes outside the current graph. merged:
-  // a borrowed dict of the form of merged().
+  // a borrowed dict that maps names as merged() does.
   void begin_part(PyObject* merged) { alone_ = merged; }
 
   // The values and the module of the current graph; borrowed.
@@ -163,7 +163,7 @@ class GraphEncoder {
 
   // facts: a dict with opset_version {str: int}, range_constraints {str: (min, max)},
   // schema_version (major, minor), verifiers, torch_version, guards_code, metadata {str: str} and
-  // namedtuple_fields {str: names}. Each is read just before it is written. All arguments are
+  // namedtuple_fields {str: names}. Reads each fact just before writing it. All arguments are
   // borrowed. Throws Doubtful if the context has a check and the program may be invalid.
   void program(PyObject* graph_module, PyObject* signature, PyObject* calls, PyObject* facts);
   // Writes one part; see encode_part() for the arguments.
@@ -295,7 +295,7 @@ schema::Document encode_document(const Schema& schema, PyObject* graph_module, P
 //   graph                    (graph module,)
 //   signature, input_spec, output_spec, argument_spec, call_signature, call: (this object,)
 // Appends (name, value) to `results` for each value that a node defines. Reads and extends
-// `merged`, which has the form of NodeNames::merged().
+// `merged`, which maps names as NodeNames::merged() does.
 schema::Document encode_part(const Schema& schema, const std::string& kind,
                              const pybind11::tuple& values, PyObject* objects, PyObject* treespec,
                              const pybind11::list& results, const pybind11::dict& merged);

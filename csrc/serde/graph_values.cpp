@@ -135,7 +135,7 @@ bool GraphValues::has_node(PyObject* name) const {
 
 // Adds a name; returns false if another value already has it.
 bool GraphValues::add_name(PyObject* name, uint32_t position) {
-  if (names_.full()) {  // its first size is for nodes, but not for many unused results
+  if (names_.full()) {  // the first table has space for all nodes, not for many unused results
     core::PositionTable larger(2 * static_cast<size_t>(position));
     const auto differ = [](uint32_t) { return false; };
     for (uint32_t i = 0; i < position; ++i) {
@@ -214,7 +214,7 @@ void GraphValues::read(NodeEntry& entry) {
 void GraphValues::read_placeholder(NodeEntry& entry, PyObject* value) {
   valid_ &= is_value(value, table_of(value));
   if (value == Py_None || PyLong_Check(value) || PyFloat_Check(value) || PyUnicode_Check(value)) {
-    return;  // a literal, which the file's list of inputs contains
+    return;  // a literal is written in the list of inputs, not in a table
   }
   entry.table =
       is_a(value, symbols.custom_obj_argument_type) ? Table::kCustomObject : table_of(value);

@@ -86,8 +86,8 @@ class GraphValues {
     bool top_level;   // whether the graph is the program's root graph
   };
 
-  // Reads all nodes of a graph module. If a node cannot be written, throws Doubtful if checks are
-  // on, otherwise SerializeError with the node's name.
+  // Reads all nodes of a graph module. For a node that cannot be written, throws Doubtful if checks
+  // are on, and SerializeError with the node's name if they are off.
   GraphValues(PyObject* module, OperatorTable& operators, const Options& options);
 
   // Reads the first of `nodes`; the remaining nodes are getitem nodes that take its results.
@@ -139,7 +139,7 @@ class GraphValues {
   Options options_;
   bool valid_ = true;            // see is_surely_valid()
   core::PositionTable by_node_;  // positions of nodes in `entries`
-  core::PositionTable names_;    // positions of names in `entries`, then in unused_
+  core::PositionTable names_;    // name -> position, counted over `entries`, then unused_
   std::vector<Ref> unused_;      // names of results that no node takes
 };
 

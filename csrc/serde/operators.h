@@ -49,7 +49,7 @@ struct Operator {
   OperatorKind kind;
   bool is_allowed;     // torch's verifier surely accepts it
   bool is_functional;  // is_allowed, and it writes none of its arguments
-  bool takes_numbers;  // whether it is kSymbolic, or aten.item, which is decoded like it
+  bool takes_numbers;  // whether it is decoded like kSymbolic: true also for aten.item
   bool constrains;     // calling it constrains the range of a symbol
   std::string name;    // its name in files
   Ref object;          // the operator, or null

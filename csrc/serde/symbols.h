@@ -19,7 +19,7 @@ struct Symbols {
 
 extern Symbols symbols;  // owned references, held until the process ends
 
-// Reads the metadata of a tensor without Python; null without the extension that uses libtorch.
+// Reads the metadata of a tensor in C++; null if the extension that uses libtorch is missing.
 extern core::ReadTensorFacts read_tensor_facts;
 
 // Fills `symbols`; called once by `_files/serde/native_table.py`.
