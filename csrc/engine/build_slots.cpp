@@ -125,8 +125,8 @@ void Builder::mark_moves(const Instruction& instruction) {
   }
 }
 
-// Sets Enter::dying: the values that are defined before the inlined part, and whose last use is in
-// it. If Python makes the call instead, the run frees these values after the call.
+// Sets Enter::dying: the values that are defined before the inlined instructions and last used in
+// them. If Python makes the call instead, the run frees these values after the call.
 void Builder::find_dying() {
   for (uint32_t value = 0; value < values_.size(); ++value) {
     const Value& known = values_[value];

@@ -37,7 +37,7 @@ class Builder {
   struct Value {
     uint32_t definition;  // instruction that sets the value; kNone: an argument of the run
     uint32_t last_use;    // instruction that reads it last; kNone: none reads it
-    bool fixed;           // its slot is not shared, because the look-ahead sets it early
+    bool fixed;           // its slot is not shared, because Run::read_ahead() sets it early
   };
 
   // The range of a graph's nodes in plan_->nodes.
@@ -73,8 +73,8 @@ class Builder {
   uint32_t add_module(PyObject* module, uint32_t parent, PyObject* name, uint32_t item);
 
   // Functions in build_calls.cpp:
-  // Nodes: an argument contains no node, is a node, is a tuple or list with nodes as items, or
-  // contains nodes elsewhere: in a dict, in a slice or at a deeper level.
+  // An argument contains no node (kNoNode), is a node (kSelf), is a tuple or list with nodes as
+  // items (kItems), or contains nodes in a dict, in a slice or at a deeper level (kDeeper).
   enum class Nodes : uint8_t { kNoNode, kSelf, kItems, kDeeper };
   Nodes nodes_in(PyObject* argument);
   bool calls_overload(PyObject* target);
@@ -97,10 +97,10 @@ class Builder {
   std::unique_ptr<Plan> plan_;
   std::vector<Open> stack_;
   std::vector<Value> values_;
-  std::vector<uint32_t> enter_instructions_;           // index: as in plan_->enters; the kEnter
+  std::vector<uint32_t> enter_instructions_;           // by index in plan_->enters: its kEnter
   std::vector<uint32_t> frame_enters_;                 // by frame: index in plan_->enters, or kNone
   std::unordered_map<PyObject*, NodeRange> ranges_;    // from graphs to their nodes
-  std::unordered_map<PyObject*, int64_t> next_calls_;  // from dispatchers to indices of calls
+  std::unordered_map<PyObject*, int64_t> next_calls_;  // dispatcher -> index of its next call
   std::unordered_map<uint32_t, std::unordered_map<PyObject*, uint32_t>> children_;
   std::map<std::pair<uint32_t, uint32_t>, uint32_t> dispatched_;  // (dispatcher, call) -> module
   std::vector<ArgCursor> walk_;                                   // a buffer of nodes_in()

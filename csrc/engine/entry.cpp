@@ -105,7 +105,7 @@ Ref new_plan_object(std::unique_ptr<Plan> plan) {
   return owner;
 }
 
-// Returns the plan in a plan object. Returns null for a cleared plan object or another object.
+// Returns the plan in a plan object. Returns null if it is cleared or `object` has another type.
 Plan* plan_of(PyObject* object) {
   if (object == nullptr || !Py_IS_TYPE(object, plan_type)) return nullptr;
   return reinterpret_cast<PlanObject*>(object)->plan;

@@ -16,8 +16,8 @@ PyObject* run(PyObject* self, PyObject* const* args, Py_ssize_t count);
 // Returns statistics of the graph's plan as a dict; None if the graph has no plan.
 pybind11::object plan_info(const pybind11::object& graph);
 
-// Returns the index, in `_call_modules`, of the next call of an InterpreterModuleDispatcher;
-// -1 if the dispatcher's counter is not an int.
+// Returns the index in `_call_modules` of the module that the next call of an
+// InterpreterModuleDispatcher runs; -1 if the dispatcher's counter is not an int.
 int64_t next_call(const pybind11::object& dispatcher);
 void set_next_call(const pybind11::object& dispatcher, int64_t index);
 

@@ -31,7 +31,7 @@ void forget_dicts();
 
 // Counts the calls of InterpreterModuleDispatchers.
 //
-// Each call of a dispatcher runs the next module in its `_call_modules`, then again the first one.
+// Each call of a dispatcher runs the next module in `_call_modules`; after the last, the first.
 // The dispatcher counts calls in an attribute, which concurrent threads would overwrite. A run
 // therefore reads the attribute once, counts in this object, and writes the attribute at its end.
 // Overlapping runs of one thread, in hooks or in several greenlets, share one object.
@@ -42,8 +42,8 @@ class CallCounters {
   };
   using OfRun = std::unique_ptr<CallCounters, End>;
 
-  // Begins a run in this thread. When the thread's last run ends, the counts are written to the
-  // dispatchers' attributes. Errors of these writes are ignored.
+  // Begins a run in this thread. When no run of the thread is active any more, writes the counts
+  // to the dispatchers' attributes. Ignores errors of these writes.
   static OfRun begin();
   // Returns the counters of this thread; null if no run is active.
   static CallCounters* current();

@@ -51,8 +51,8 @@ struct Table {
   std::unordered_set<std::string> names;  // operators of aten in the set, without "aten::"
 };
 
-// Returns the operators of aten in a set of texts "namespace/operator/dispatch key", such as
-// "aten/add.Tensor/CPU". Skips the many meta kernels of torch, which only compute shapes.
+// Returns the names of aten's operators in `kernels`, a set of texts such as "aten/add.Tensor/CPU"
+// (namespace/operator/dispatch key). Skips torch's many meta kernels, which only compute shapes.
 std::unordered_set<std::string> read(PyObject* kernels) {
   std::unordered_set<std::string> names;
   const Ref iterator = Ref::steal(PyObject_GetIter(kernels));

@@ -27,7 +27,7 @@ std::optional<c10::OperatorHandle> find_operator(PyObject* overload);
 
 // Returns the object to call instead of `callee`. Calling an OpOverload whose operator was removed
 // ends the process. After any removal, this function therefore returns the OpOverload that is now
-// registered under the name, or raises RuntimeError. Other callees are returned unchanged.
+// registered under its name, or raises RuntimeError. Other callees are returned unchanged.
 Ref living_callee(PyObject* callee);
 
 // Returns a number that changes when Python kernels are added or removed; never 0. Requires the

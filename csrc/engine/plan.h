@@ -174,7 +174,7 @@ struct Enter {
   PyObject* dict = nullptr;     // the graph's __dict__, which contained `root`
   uint64_t dict_version = 0;    // version of `dict` when it contained `root`
   Ref arg_names;                // the callee's list of argument names; empty without keywords
-  std::vector<uint32_t> dying;  // slots to free after the call if Python makes it
+  std::vector<uint32_t> dying;  // if Python makes the call: slots to free after it
 };
 
 // The fields of a node when the plan was built.

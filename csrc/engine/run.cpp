@@ -13,8 +13,8 @@ namespace fxpress::engine {
 
 namespace {
 
-// A run looks ahead kShortWindow instructions after an instruction that needed Python. Each time
-// that no instruction has needed Python, the run doubles the number, up to kLongWindow.
+// After a stretch in which Python code may have run, a run looks ahead only kShortWindow
+// instructions. After any other stretch, it looks twice as far ahead as before, up to kLongWindow.
 constexpr uint32_t kShortWindow = 8;
 constexpr uint32_t kLongWindow = 1U << 20;
 

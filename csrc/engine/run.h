@@ -102,7 +102,7 @@ class Run {
   PyThreadState* released_ = nullptr;  // null while this thread has the GIL
   Ref result_;                         // the graph's output
   uint32_t ip_ = 0;                    // index of the current instruction
-  uint32_t event_ = 0;                 // the first of plan_.events that is at least ip_
+  uint32_t event_ = 0;                 // position in plan_.events of the next event
   uint32_t window_ = kNone;            // number of instructions to look ahead
   uint32_t hint_ = 0;                  // index of the use that value_of() tries first
   uint32_t ticks_ = 0;                 // number of operator calls; each fourth call reads the clock

@@ -156,7 +156,7 @@ class Originals {
  private:
   static uint64_t key(const void* address) { return reinterpret_cast<uintptr_t>(address); }
 
-  // Returns the part of its storage that a tensor uses. The caller then adds the tensor.
+  // Returns the part of a tensor's storage that the tensor uses. The caller then adds the tensor.
   Part part_of(const at::Tensor& tensor) const {
     const at::Storage& storage = tensor.storage();
     const auto [begin, end] = bytes_seen(tensor);

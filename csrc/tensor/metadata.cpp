@@ -30,7 +30,7 @@ struct Protected : c10::TensorImpl {
   static c10::SymbolicShapeMeta& shape_of(c10::TensorImpl& impl) { return *place_of(impl); }
 };
 
-// Accesses SymbolicShapeMeta::numel_, which is private. An explicit instantiation may name it.
+// Accesses SymbolicShapeMeta::numel_. It is private, but an explicit instantiation may name it.
 c10::SymInt& elements_of(c10::SymbolicShapeMeta& shape);
 template <auto Member>
 struct Private {

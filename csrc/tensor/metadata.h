@@ -40,8 +40,8 @@ PyObject* fake_result(PyObject* fake, const std::optional<at::Tensor>& base,
                       const std::optional<at::Tensor>& edge, const std::optional<Numbers>& numbers,
                       bool protects);
 
-// Returns a bit for each layout fact that torch has cached for a tensor with symbolic sizes, such
-// as is_contiguous. Also sets `kUndecided` if one of these facts depends on the values of symbols.
+// Returns bits: one for each layout fact, such as is_contiguous, that torch has cached for a tensor
+// with symbolic sizes, and kUndecided if one of these facts depends on the values of symbols.
 int known_layout(const at::Tensor& tensor);
 constexpr int kUndecided = 128;
 
@@ -51,8 +51,8 @@ class Layout {
   // Copies the layout of a tensor with symbolic sizes.
   explicit Layout(const at::Tensor& tensor);
 
-  // Gives these facts to a tensor with symbolic sizes. `numbers`: sizes, strides and offset, equal
-  // to the numbers of the layout. `elements`: the number of elements if it is one of the facts.
+  // Gives this layout to a tensor with symbolic sizes. `numbers`: sizes, strides and offset, equal
+  // to the layout's numbers. `elements`: the number of elements, used if torch had cached it.
   void give(const at::Tensor& tensor, const Numbers& numbers, const c10::SymInt& elements) const;
 
  private:

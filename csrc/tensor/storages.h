@@ -47,7 +47,7 @@ pybind11::list views_like(const pybind11::list& values, const std::vector<int64_
 using View = std::tuple<size_t, std::string, pybind11::object, std::vector<int64_t>,
                         std::vector<int64_t>, int64_t, bool, bool>;
 
-// Creates a tensor for each view; ValueError if it exceeds its storage or has negative numbers.
+// Creates a tensor for each view; ValueError if a view has invalid numbers or exceeds its storage.
 pybind11::list make_views(const std::vector<at::Tensor>& storages, const std::vector<View>& views);
 
 // Returns for each value the index of the first value that is the same object, or a tensor with the

@@ -291,7 +291,7 @@ PyObject* FrameWriter::write_item(fx::GraphWriter& writer, PlannedId id, Ref key
                         std::move(meta));
 }
 
-// Returns the values as an immutable dict with these keys. There may be more values than keys.
+// Returns the immutable dict {keys[i]: values[i]}. Ignores values after the last key's value.
 Ref FrameWriter::keyword_arguments(const std::vector<StringId>& keys,
                                    std::span<PyObject* const> values) const {
   const Ref dict = Ref::steal(PyDict_New());
@@ -367,7 +367,7 @@ PyObject* FrameWriter::write_call(fx::GraphWriter& writer, PlannedId id) {
   Ref kwargs = keywords.empty() ? Ref::borrow(fx::no_kwargs)
                                 : keyword_arguments(keywords, std::span(own).subspan(positional));
 
-  // A call with a preserved signature has no meta["val"]; items of its flattened result have it.
+  // A call with a preserved signature has no meta["val"]. The items of its flattened result do.
   Ref meta;
   if (callee.signature != CallFrame::kNoSignature) {
     meta = Ref::steal(PyDict_New());

@@ -255,8 +255,8 @@ class ProgramReader {
     return namespace_.table().create(namespace_.candidate_for_target(target));
   }
 
-  // Plans the writes into inputs, and names them in the order of the outputs. A write follows the
-  // node of the new value, and the last node that reads the old value, directly or through a view.
+  // Plans the writes into inputs, and names them in the order of the outputs. A write comes after
+  // both the node of the new value and the last node that reads the old value or a view of it.
   void group_mutations() {
     if (mutations_.empty()) return;
     std::unordered_map<uint32_t, NodeId> placeholders;  // name -> node of the source

@@ -25,7 +25,7 @@ struct Mutations {
   PyObject* may_alias;  // (node) -> bool: whether a result may be an argument or its view
 };
 
-// How a node of the program relates to its origin, a node of the source.
+// How a node of a FlatProgram relates to its origin, a node of the program's graph.
 enum class FlatKind : uint8_t {
   kOriginal,  // a copy of its origin
   kWrite,     // copy_(input, origin), added after its origin
@@ -50,7 +50,7 @@ struct FlatProgram {
   std::vector<uint8_t> is_placed;     // by node: whether it is in the module of the node before it
   std::vector<Ref> names;             // by node: the name that copies of the node request
   std::vector<core::NodeId> node_of;  // by name in the source, see node_named()
-  bool is_exported = false;           // whether the outputs begin with the mutated values
+  bool is_exported = false;           // whether the graph is from torch.export
   size_t skipped_outputs = 0;         // number of mutated values
   ModuleCallStacks scopes;            // the distinct stacks of modules
   std::vector<StackId> stacks;        // by node: id in `scopes`

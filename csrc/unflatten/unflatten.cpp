@@ -37,7 +37,7 @@ class FrameComparer {
     if (graph_of_.empty()) {
       graph_of_.resize(plan_.outline.frames.size());
       position_.resize(plan_.outline.nodes.size());
-      // Iterate backwards to dump callees first: the frame of a callee comes after its caller's.
+      // Dump callees first. Their frames follow their callers' frames, so iterate backwards.
       for (size_t i = graph_of_.size(); i-- > 1;) dump(FrameId(i));
     }
     return graph_of_[a.value()] == graph_of_[b.value()];

@@ -155,8 +155,8 @@ class ModuleWriter {
   }
 
   // Whether the module is the first call of a dispatcher. The calls share the dispatcher's tables,
-  // but not its class, so their attributes differ. The names in the tables are therefore checked
-  // again, for the first call on behalf of all calls.
+  // but not its class, so the names in the tables may be attributes of the calls' class. They are
+  // therefore checked again, but only for the first call.
   bool is_first_call(ModuleId module) const {
     const auto found = dispatched_by_.find(module.value());
     return found != dispatched_by_.end() &&

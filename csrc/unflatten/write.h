@@ -50,7 +50,7 @@ struct WrittenModules {
   std::vector<Ref> call_nodes;  // by frame: the call_module node, or empty
 };
 
-// Fills `root`, a module whose __init__ has run. Creates the modules below, except `existing`.
+// Fills `root`, a module whose __init__ has run. Creates the modules below it, except `existing`.
 WrittenModules write_modules(const UnflattenPlan& plan, PyObject* root);
 
 // Writes one graph for each CallFrame.

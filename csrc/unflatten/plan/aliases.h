@@ -13,9 +13,9 @@ namespace fxpress::unflatten {
 using core::Graph;
 using core::NodeId;
 
-// Returns for each node those `roots`, in graph order, with which the node's value may share
-// memory. A root shares its own memory. `may_alias(node)`: whether a result of the node may be an
-// input or a view of an input. Called only if an input shares memory with a root.
+// Returns for each node the `roots` with which its value may share memory, in graph order. A root
+// shares memory with itself. `may_alias(node)`: whether a result of the node may be an input or a
+// view of an input. It is called only for nodes with an input that shares memory with a root.
 inline std::vector<std::vector<NodeId>> find_aliases(const Graph& graph,
                                                      const std::vector<NodeId>& roots,
                                                      const std::function<bool(NodeId)>& may_alias) {

@@ -317,7 +317,7 @@ std::vector<Dispatcher> dispatch_calls(Outline& outline, ModuleTree& tree, Strin
   }
   if (result.empty()) return result;
 
-  // Call names do not show how often merged graphs call a dispatcher, so walk one execution.
+  // Call names do not show how often merged graphs call a dispatcher, so follow one execution.
   std::vector<std::vector<ModuleId>> reached(result.size());
   walk_run(outline, [&](const CallFrame& call) {
     const auto known = module_of.find(call.call_name.value());

@@ -39,7 +39,7 @@ class StatePlaces {
   StatePlaces(ModuleTree& tree, StringPool& strings, ModuleId root,
               std::span<const std::string_view> names = {});
 
-  // Returns the modules at `path`, with and without call numbers: at "a.b", "a@1.b", "a.b@2" etc.
+  // Returns the modules whose path without call numbers is `path`, such as "a@1.b" for "a.b".
   // Adds missing modules. Nothing else may change the tree while this object is in use.
   const std::vector<ModuleId>& modules_at(std::string_view path);
 

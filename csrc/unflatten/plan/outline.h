@@ -146,21 +146,21 @@ struct OutlineSource {
   // Whether a node without a stack is repeated in each graph that uses it.
   std::function<bool(NodeId)> is_remade;
 
-  // The id in `stacks` of a node that belongs to the same module call as the node before it. Nodes
-  // without a stack have an invalid id.
+  // A marker in `stacks` instead of an id: the node belongs to the same module call as the node
+  // before it. For a node without a stack, `stacks` has an invalid id.
   static constexpr StackId kInherits{uint32_t{0xfffffffe}};
 };
 
 struct Outline {
-  // The memory of the lists in `frames` and `calls`. Do not assign to an Outline that has frames:
-  // an assignment would free this memory before it destroys the lists.
+  // The memory of the lists in `frames` and `calls`. Do not assign to an Outline that has frames,
+  // because the assignment would free this memory before it destroys the lists.
   std::unique_ptr<std::pmr::monotonic_buffer_resource> memory =
       std::make_unique<std::pmr::monotonic_buffer_resource>();
   std::vector<CallFrame> frames;   // frames in order of entry; callers first
   std::vector<PlannedNode> nodes;  // planned nodes of all frames
   std::vector<PlannedId> inputs;   // inputs of all nodes; invalid: a signature's constant, or None
   std::vector<StringId> keys;      // keys of modules, in order of first entry
-  std::vector<std::pmr::vector<FrameId>> calls;  // by position in `keys`: frames
+  std::vector<std::pmr::vector<FrameId>> calls;  // by position in `keys`: frames with this key
   std::vector<FrameId> displaced;      // frames whose names later calls have taken; callers first
   ModuleId root;                       // root of the tree
   std::vector<uint32_t> module_frame;  // by module: its frame, or kNoFrame
@@ -179,7 +179,7 @@ struct Outline {
   std::span<const PlannedId> inputs_of(PlannedId id) const {
     return {inputs.data() + node(id).input_begin, node(id).input_count};
   }
-  // Returns the node that replaces `id` in the final graph, or `id`.
+  // Returns the node that replaces `id` in the final graph; if there is none, `id`.
   PlannedId resolve(PlannedId id) const {
     const PlannedId other = node(id).replacement;
     return other.valid() ? other : id;
