@@ -35,6 +35,6 @@ class PipelineError(Error):
 
 
 def described(error: BaseException) -> str:
-    """Return an error's type, unless it is PipelineError, and the first line of its text."""
+    """Return "TYPE: LINE" with the first line of an error's text; omit the type PipelineError."""
     line = next(iter(str(error).strip().splitlines()), "")
     return line if isinstance(error, PipelineError) else f"{type(error).__name__}: {line}"

@@ -1,9 +1,9 @@
 """Read boxes of tensors in files: find the bytes of a box, and copy them into a tensor.
 
-A box is a part of a tensor: an offset and a length in each dimension. In the file, elements outside
-the box, the gaps, may separate the elements of the box. A box is read in runs: each run is a range
-of consecutive bytes, and contains only small gaps, which are read and ignored. The inner dimensions
-of the box are within a run; the outer dimensions determine the offsets of the runs.
+A box is a part of a tensor: an offset and a length in each dimension. In the file, elements that
+are not in the box may separate its elements. Such elements are gaps. A box is read in runs. A run
+is a range of consecutive bytes with only small gaps, which are read and ignored. The inner
+dimensions of the box are within a run; the outer dimensions determine the offsets of the runs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fxpress import _native
 from fxpress._files.archive.tensor_file import memory_of
 from fxpress._files.remote.ranges import Checked, File
 
-_MOST = 1 << 25  # read about this many bytes, copy them to the target, and repeat
+_MOST = 1 << 25  # about how many bytes are read before they are copied to the target
 
 
 class Extent(NamedTuple):
@@ -29,7 +29,7 @@ class Extent(NamedTuple):
     begin: int  # the byte offset of the tensor's first element in the file
     dtype: torch.dtype
     strides: tuple[int, ...]  # in elements
-    checked: Checked | None = None  # the part of the file, with a checksum, that has the tensor
+    checked: Checked | None = None  # the checksummed part of the file that contains the tensor
     is_whole: bool = False  # whether the tensor is contiguous and fills `checked`
 
 
@@ -57,7 +57,7 @@ def _run(sizes: Sequence[int], strides: Sequence[int], order: Sequence[int], gap
 def _parts(
     sizes: Sequence[int], order: Sequence[int], whole: int
 ) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """Cut a box (with gaps: `whole` bytes) into parts of about `_MOST`; yield (offsets, sizes)."""
+    """Yield (offsets, sizes) of parts of a box of `whole` bytes; a part has about `_MOST` bytes."""
     steps = list(sizes)
     for dim in order:
         if whole <= _MOST:
@@ -76,7 +76,7 @@ def _parts(
 def read_box(
     extent: Extent, offsets: Sequence[int], sizes: Sequence[int], target: torch.Tensor
 ) -> None:
-    """Copy a box of a stored tensor to `target`; check the checksum if the box is the tensor."""
+    """Copy a box of a stored tensor to `target`; check the checksum of an entire tensor."""
     if 0 in sizes:
         return
     strides, item = extent.strides, extent.dtype.itemsize
@@ -105,7 +105,7 @@ def read_box(
 def _read_part(
     extent: Extent, place: int, sizes: tuple[int, ...], order: Sequence[int], target: torch.Tensor
 ) -> torch.Tensor:
-    """Copy the box at element `place` to `target`; return all elements read, including gaps."""
+    """Copy the box that begins at element `place` to `target`; return what was read, with gaps."""
     strides, item = extent.strides, extent.dtype.itemsize
     run = _run(sizes, strides, order, extent.file.gap / item)
     total = run.span * math.prod(sizes[dim] for dim in run.outer)

@@ -57,7 +57,7 @@ def convert_weights(
 ) -> None:
     """Write the weights of a checkpoint as a checkpoint of another format.
 
-    Only one tensor is in memory at a time, or one group of tensors that share memory. The target
+    At any time, memory holds only one tensor, or one group of tensors that share memory. The target
     appears only when it is complete. Each tensor keeps its name from the source.
 
     Args:
@@ -74,8 +74,8 @@ def convert_weights(
         stages: the number of stages into which `program` is cut.
         by: the quantity to balance between the stages, as for `fxpress split`.
         missing: what to do for a weight of the program that the source lacks. "error": raise
-            SerializeError; "program": use the weight's value in the program. For example, a folder
-            of stages lacks a counter that no stage uses.
+            SerializeError; "program": use the weight's value in the program. For example, a source
+            that is a folder of stages lacks a counter that no stage uses.
         model: the name of the program in a source that is a `.pt2` file.
         file_bytes: the maximum bytes of a file for "safetensors", unless one tensor is larger.
         allow_pickle: unpickle tensors of custom classes in the source, which may run any code.
@@ -97,7 +97,8 @@ def convert_weights(
             source, or a path is a URL.
         fxpress.Error: the program cannot be cut in this way.
         TypeError: an argument is of a wrong type.
-        ValueError: `form` has another value, or an argument is missing or has no effect.
+        ValueError: an argument is missing, has a value that is not listed here, or has no effect;
+            or the source of a "pt2" or "stages" target contains a value that is not a tensor.
         ImportError: `progress` needs a package that is not installed.
 
     Exceptions that `progress` raises are not caught. torch has no such function.
@@ -223,7 +224,7 @@ def _program_file(program: ExportedProgram | Path) -> Path | io.BytesIO:
 def _stages(
     program: Any, count: int | None, by: By, place: Path, loading: dict[str, Any]
 ) -> Iterator[Path]:
-    """Yield a folder of stages: `program` or, if `count` is given, a new folder in `place`."""
+    """Yield a folder of stages: `program`, or a new folder in `place` if `count` is not None."""
     if count is None:
         yield program
         return

@@ -22,7 +22,7 @@ FILE = re.compile(r"model-\d{5,}-of-\d{5,}-([0-9a-f]{16})\.safetensors")
 class Work(NamedTuple):
     """The files that a rank writes."""
 
-    number: str  # the random number of the save, which each file contains
+    number: str  # the random number of the save; each file contains it
     # The name of each file, and the positions of its items in the rank's plan.
     files: list[tuple[str, list[int]]]
 
@@ -61,7 +61,7 @@ def _bytes_of(item: WriteItem) -> int:
 
 
 def _is_needed(item: WriteItem) -> bool:
-    """Return False for values and empty slices of non-empty tensors, which files do not contain."""
+    """Return False for items that no file contains: values, and empty slices of other tensors."""
     if item.type is WriteItemType.BYTE_IO:
         return False
     return _bytes_of(item) > 0 or math.prod(item.tensor_data.size) == 0

@@ -1,4 +1,4 @@
-"""Write a copy of a `.pt2` file with the weights of a checkpoint."""
+"""Copy a `.pt2` file, and replace its weights by the weights of a checkpoint."""
 
 from __future__ import annotations
 
@@ -25,8 +25,7 @@ from fxpress._files.serde.limits import Limits
 from fxpress._native import RECORDS_OF_WRITER
 from fxpress._torch import serde as compat
 
-# Fills a tensor with the value of a weight.
-_Source: TypeAlias = Callable[[torch.Tensor], None]
+_Source: TypeAlias = Callable[[torch.Tensor], None]  # fills a tensor with a weight's value
 
 
 class Filling(NamedTuple):
@@ -39,7 +38,7 @@ class Filling(NamedTuple):
 
 
 def fill(template: Path | io.BytesIO, weights: Weights, target: Path, filling: Filling) -> None:
-    """Copy the archive `template` to `target`, with the weights of a checkpoint."""
+    """Copy the archive `template` to `target`; replace its weights by a checkpoint's weights."""
     with PT2ArchiveReader(template, limits=filling.limits) as archive:
         views, config_record = _views(archive)
         sources = {

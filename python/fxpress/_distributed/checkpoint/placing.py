@@ -20,7 +20,7 @@ from fxpress._files.archive.tensor_file import number_of
 
 
 def check_folder(folder: Path) -> None:
-    """Raise FileExistsError for a file, or for a folder with files of another checkpoint format."""
+    """Raise FileExistsError if `folder` is a file, or has files of another checkpoint format."""
     others = [folder] if folder.exists() and not folder.is_dir() else []
     # If `model.safetensors` exists, transformers reads this file instead of the index.
     others += [folder / name for name in (ALONE, MANIFEST, METADATA)]

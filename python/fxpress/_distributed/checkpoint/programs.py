@@ -135,7 +135,7 @@ def _plain(
 
     def find() -> Extent:
         begin = record.offset
-        if isinstance(archive, RemoteArchive):  # begin_of sends a request; find() delays it
+        if isinstance(archive, RemoteArchive):  # begin_of, unlike `offset`, sends a request
             begin = archive.begin_of(view.record)
         part = Checked(file, begin, record.size, record.crc, f"record {view.record!r}")
         begin += view.offset * item
@@ -151,7 +151,7 @@ def _read_in_full(
     options: ReaderOptions,
     load_options: Options,
 ) -> torch.Tensor:
-    """Read a tensor of the archive `before` in full; reopen the archive unless it is at a URL."""
+    """Read a tensor in full from the archive `before`, which is reopened unless it is at a URL."""
     with before if isinstance(before, RemoteArchive) else _archive_of(file, options) as archive:
         try:
             values = read_values(archive, [payload], names.WEIGHTS_DIR, load_options)

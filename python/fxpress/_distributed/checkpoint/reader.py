@@ -47,15 +47,15 @@ class ArchiveReader(StorageReader):  # type: ignore[misc]
     torch's readers, values are converted to the dtype of the target.
 
     Code in a file is run only with `allow_pickle`. If a rank finds an error in headers, names or
-    sizes, or ranks read different files, all ranks raise an error before any tensor changes. After
-    a rank has read a tensor in full, it compares the tensor's checksum, if the file has one.
+    sizes, or if ranks read different files, all ranks raise an error before any tensor changes.
+    After a rank has read a tensor in full, it checks the tensor's checksum, if the file has one.
 
     Args:
         path: a `.pt2` file; a folder that `fxpress split` wrote; a safetensors file; an index of
             safetensors files (`model.safetensors.index.json`); or a folder with such an index, as
-            `ArchiveWriter` writes it. Or the URL of a file or folder, such as
-            `s3://bucket/model.pt2`, whose protocol fsspec supports. A URL that ends in ".pt2",
-            ".safetensors" or ".json" is a file; other URLs are folders.
+            `ArchiveWriter` writes it. A URL such as `s3://bucket/model.pt2` may replace the path if
+            fsspec supports the protocol. A URL that ends in ".pt2", ".safetensors" or ".json" is a
+            file; other URLs are folders.
         model: the name of the program in a `.pt2` file.
         check: before any tensor changes, read every record that contains a part of this rank's
             tensors, and compare the entire record with its checksum.
@@ -77,7 +77,7 @@ class ArchiveReader(StorageReader):  # type: ignore[misc]
       as the names of a tied weight, have different values.
     - fxpress.UnsupportedError: a tensor is of a dtype that this torch does not have.
     - RuntimeError, ValueError: torch's planner finds a name or sizes that the files do not have.
-    - AssertionError: torch raises this error in place of an error in a header, with the same text.
+    - AssertionError: a header has an error; torch raises this type with the text of the error.
 
     A subclass of `torch.distributed.checkpoint.StorageReader`.
 
@@ -279,7 +279,7 @@ def _target(item: ReadItem, planner: LoadPlanner) -> torch.Tensor:
 
 
 def _path_of(path: str | bytes | os.PathLike[str]) -> AnyPath:
-    """Return the path for an argument, which is a path, a `file://` URL, or a URL for fsspec."""
+    """Return a Path for a path or a `file://` URL, and a UrlPath for a URL that fsspec can open."""
     url = url_of(path)
     if url is None:
         return Path(local_path(path))

@@ -37,7 +37,7 @@ from fxpress._files.remote.remote_file import AnyPath
 from fxpress._files.serde.limits import Budget
 
 KEY, FORMAT, VERSION = "fxpress", "fxpress checkpoint", 1
-_SLICE_BYTES = 300  # the estimated memory of the objects for a slice
+_SLICE_BYTES = 300  # the estimated bytes of the objects that describe a slice
 
 
 class Part(NamedTuple):
@@ -92,7 +92,7 @@ def index_of(metadata: Metadata, results: list[WriteResult], number: str) -> dic
 
 
 def _chunk(about: TensorStorageMetadata, index: MetadataIndex) -> ChunkStorageMetadata:
-    """Return the chunk to which an index refers."""
+    """Return the chunk with the offset of `index`; try the position in `index` first."""
     hint = index.index
     if hint is not None and hint < len(about.chunks) and about.chunks[hint].offsets == index.offset:
         return about.chunks[hint]

@@ -36,7 +36,7 @@ def main_file(path: AnyPath) -> AnyPath:
 
 
 def _is_folder(path: AnyPath) -> bool:
-    """Return whether a path is a folder. A URL's suffix decides, because stores lack folders."""
+    """Return whether a path is a folder. For a URL, only its suffix is checked."""
     if isinstance(path, UrlPath):
         return not path.name.endswith((".pt2", ".json", tensor_files.SUFFIX))
     return path.is_dir()

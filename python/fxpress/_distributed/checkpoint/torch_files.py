@@ -44,7 +44,7 @@ _BYTE_ORDER = sys.byteorder.encode()
 
 
 class _Unpickler(pickle.Unpickler):
-    """Creates objects with a `state` instead of objects of the classes that the file names."""
+    """Replaces each class that the file names by a class whose objects only store a `state`."""
 
     def __init__(self, data: bytes) -> None:
         super().__init__(io.BytesIO(data))
@@ -173,9 +173,9 @@ class _Saved(NamedTuple):
     budget: Budget
 
     def read(self) -> Any:
-        """Return the value; ArchiveError if damaged, SerializeError if it needs unpickling."""
+        """Return the value. ArchiveError: it is damaged; SerializeError: it must be unpickled."""
         data = self.file.read(self.begin, self.begin + self.size)
-        self.budget.charge(self.size, repr(self.name))  # many tensors may claim the same bytes
+        self.budget.charge(self.size, repr(self.name))  # the same bytes may belong to many tensors
         values = Values({}, "cpu", self.budget)
         return load_any(data, f"{self.file.path}: {self.name!r}", values)
 

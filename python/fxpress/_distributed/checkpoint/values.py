@@ -15,7 +15,7 @@ from fxpress._base.errors import UnsupportedError
 from fxpress._files.errors import ArchiveError
 
 _DEEPEST = 64  # the maximum depth of nested containers
-# The maximum keys of a dict for which `_has_chosen_hash` is true. Equal hashes slow a dict down.
+# How many keys of one dict may satisfy `_has_chosen_hash`. Equal hashes slow a dict down.
 _MOST_CHOSEN = 1000
 
 
@@ -66,7 +66,7 @@ def _has_chosen_hash(key: Any) -> bool:
 
 
 def pickled(value: Any) -> io.BytesIO:
-    """Pickle a value for torch's planners, which expect a pickle; files contain it as JSON."""
+    """Pickle a value, because torch's planners expect a pickle; files contain the value as JSON."""
     made = io.BytesIO()
     torch.save(value, made)
     made.seek(0)

@@ -48,7 +48,7 @@ class Weights:
     files: Files = field(default_factory=Files)  # the files that are read
     # Identifies the checkpoint: JSON that is equal on all ranks that read the same files.
     facts: list[Any] = field(default_factory=list)
-    # Called with the size in bytes of each tensor that was read in full.
+    # Called after a tensor was read in full, with its size in bytes.
     report: Callable[[int], None] | None = None
 
     def __enter__(self) -> Weights:
@@ -76,7 +76,7 @@ class Weights:
         return hashlib.sha256(text.encode()).hexdigest()
 
     def read(self, name: str, target: torch.Tensor | None = None) -> torch.Tensor:
-        """Return a tensor, read into `target` unless it is None; KeyError for an unknown name."""
+        """Read a tensor into `target`, or into a new tensor; KeyError for an unknown name."""
         stored = self.tensors[name]
         places = [part.find() for part in stored.slices]  # raises if torch lacks the dtype
         if target is None:
@@ -121,7 +121,7 @@ def whole(dtype: torch.dtype, sizes: tuple[int, ...], find: Callable[[], Place])
 
 
 def charge_repeats(name: str, stored: Stored, bytes_there: int, budget: Budget) -> None:
-    """Charge the memory that a tensor needs beyond its bytes in a file, if elements share bytes."""
+    """Charge the budget for elements that share bytes in a file, but need separate memory."""
     size = stored.dtype.itemsize * math.prod(stored.sizes)
     if size > bytes_there:
         budget.charge(size - bytes_there, f"the elements of {name!r} that share memory")
