@@ -1,7 +1,7 @@
-"""Let all ranks agree that they run the same stages, or fail with the same error text.
+"""Check that all ranks run the same stages. If not, all ranks raise the same error text.
 
-In each numbered round, every rank writes an `Answer` into the store. Rank 0 compares the answers
-and writes the verdict: the error that all ranks raise, or "".
+In each numbered round, every rank writes an `Answer` into torch.distributed's store. Rank 0
+compares the answers and writes the verdict: the text of the error that all ranks raise, or "".
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from fxpress._distributed.pipeline.parallel import all_keys, check_keys
 from fxpress._distributed.stages.manifest import fxpress_version
 from fxpress._torch.distributed import store_of
 
-_MARGIN = 2.0  # extra seconds that ranks other than rank 0 wait
+_MARGIN = 2.0  # extra seconds that the other ranks wait for rank 0
 _ROUND = "round"  # the store's key for the number of rank 0's current or next round
 # In a round, a rank's key in the store contains its answer or one of these strings:
 _JOINED = "joined"  # the rank takes part, and will answer
@@ -138,13 +138,13 @@ def join_round(group: Any, patience: float = _MARGIN) -> int:
 
 
 def _end_round(store: Any, number: int, verdict: str) -> None:
-    """Begin the next round, then write the verdict, because its readers join the next round."""
+    """Begin the next round, then write the verdict: ranks that have read it join the next round."""
     store.add(_ROUND, 1)
     store.set(f"agree/{number}/verdict", verdict)
 
 
 def _decoded(text: str) -> Answer:
-    """Parse an answer; append the names of unknown and missing fields to its fxpress version."""
+    """Parse an answer. If its fields differ from `Answer`, report them in the fxpress version."""
     try:
         fields = dict(json.loads(text))
     except (TypeError, ValueError):
@@ -197,7 +197,7 @@ def _await_verdict(
 def _verdict(
     store: Any, key: str, names: list[str], timeout: float, explain: Explain | None
 ) -> str:
-    """Return the error in the answers of all ranks; "" if there is none."""
+    """Wait for the answers of all ranks; return the text of the error in them, or ""."""
     end = time.monotonic() + (explain.patience if explain else timeout)
     answers: list[Answer | None] = []
     for rank in range(len(names)):
@@ -220,7 +220,7 @@ def _answer_in(store: Any, key: str, end: float) -> Answer | None:
 
 
 def text_of(store: Any, key: str, seconds: float) -> str | None:
-    """Wait `seconds` for a key's value (None: missing); RuntimeError for an unreachable store."""
+    """Return a key's value; None after `seconds`; RuntimeError if the store is unreachable."""
     try:
         store.wait([key], datetime.timedelta(seconds=seconds))
     except distributed.DistStoreError:

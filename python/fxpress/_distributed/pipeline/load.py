@@ -114,7 +114,7 @@ def load_stage(
 
     Args:
         path: a folder or an archive that `save_stages` has written; or its URL, such as
-            `s3://bucket/stages`, whose protocol fsspec supports. A URL that ends in ".pt2" is an
+            `s3://bucket/stages`, if fsspec supports the protocol. A URL that ends in ".pt2" is an
             archive; only the byte ranges that the stage needs are read.
         stage: the number of the stage, from 0.
         device: the device for all tensors; None: the devices that they were saved from.

@@ -62,7 +62,7 @@ class StageModule(nn.Module):  # type: ignore[misc]
         self.takes = tuple(taken[number])
         self.gives = tuple(taken[number + 1]) if number + 1 < len(taken) else _results(manifest)
         self._guards = _guards_at(manifest, number) if check_guards else _NONE
-        self._has_values = True  # False for the call after `fill`, whose inputs are fabricated
+        self._has_values = True  # False for the call after `fill` has made up the inputs
         self._is_filled = False  # whether a call has checked that no state is on meta
         self._is_first, self._is_last = number == 0, number + 1 == len(taken)
 
@@ -83,7 +83,7 @@ class StageModule(nn.Module):  # type: ignore[misc]
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
     ) -> Any:
-        """Load a state dict; SerializeError, before any copy, if values of a tied weight differ."""
+        """Load a state dict; SerializeError, before any copy, if a tied weight has two values."""
         with kept(self):
             return super().load_state_dict(state_dict, strict, assign)
 
@@ -118,7 +118,7 @@ class StageModule(nn.Module):  # type: ignore[misc]
         self._is_filled = True
 
     def _first(self, args: Any, kwargs: Any) -> dict[str, Any]:
-        """Return the arguments of the first stage by the names of the program's inputs."""
+        """Check the arguments of the first stage; return {name of a program's input: argument}."""
         try:
             ordered = reorder_kwargs(kwargs, self._in_spec)
         except ValueError as error:
@@ -158,7 +158,7 @@ class StageModule(nn.Module):  # type: ignore[misc]
         with torch.no_grad():
             for facts, tensor in zip(self.takes, tensors, strict=True):
                 fake = self._fakes.get(facts.name)
-                # Zeros are valid indices into tensors; symbolic numbers have to match tensor sizes.
+                # 0 is valid even for indices into tensors; symbolic numbers have to match sizes.
                 tensor.fill_(0 if facts.type == "tensor" else _number(fake, known))
         self._has_values = False
 
@@ -207,7 +207,7 @@ def _by_plain_name(
 
 
 def _with_plain_names(_: nn.Module, state: dict[str, Any], prefix: str, __: Any) -> None:
-    """Remove the suffixes of repeated calls of a module ("@1") from the names in a state dict."""
+    """Remove suffixes such as "@1", which number calls of a module, from names in a state dict."""
     for name in [name for name in state if name.startswith(prefix) and plain(name) != name]:
         value = state.pop(name)
         state.setdefault(plain(name), value)

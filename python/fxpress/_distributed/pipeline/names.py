@@ -91,7 +91,7 @@ def kept(module: nn.Module) -> Iterator[None]:
 
 
 def restore_order(module: nn.Module, names: Iterable[str]) -> None:
-    """Sort modules, parameters and buffers as in the model, because optimizers rely on it."""
+    """Sort modules, parameters and buffers as in the model: optimizers rely on the order."""
     places: dict[str, int] = {}
     for number, name in enumerate(names):
         path = ""

@@ -31,7 +31,7 @@ _KINDS: dict[str, Any] = {
 def parallelize(
     module: nn.Module, mesh: DeviceMesh, plan: dict[str, ParallelStyle]
 ) -> dict[str, bool]:
-    """Apply a plan to a stage on meta; return {name in the plan: whether a module has it}."""
+    """Apply a plan to a stage on the meta device; return {name in plan: whether a module fits}."""
     for each in filter(_runs, module.modules()):
         kind = _KINDS.get(each.type_name() or "")
         if kind is not None:
@@ -86,7 +86,7 @@ def _matching(module: nn.Module, key: str) -> list[nn.Module]:
 
 
 def _runs(module: nn.Module) -> bool:
-    """Return whether the stage calls a module; other modules only contain a tied weight."""
+    """Return whether the stage calls a module. Modules that it does not call have tied weights."""
     return hasattr(module, "type_name")
 
 
@@ -113,7 +113,7 @@ def placed(tensor: torch.Tensor) -> str:
 
 @functools.cache
 def _also(kind: Any, base: Any) -> Any:
-    """Return a subclass of both classes, which torch's parallel styles accept; see `_KINDS`."""
+    """Return a subclass of both, so that torch's parallel styles accept a module; see `_KINDS`."""
     return type(
         kind.__name__, (kind, base), {"__module__": kind.__module__, "extra_repr": kind.extra_repr}
     )

@@ -194,7 +194,7 @@ def _answer(stages: list[LoadedStage], settings: dict[str, Any], error: str) -> 
 
 
 def _cuts(stages: list[LoadedStage]) -> dict[str, str]:
-    """Describe how a mesh cuts the weights that several stages have, by name."""
+    """Return, for the name of each weight in several stages, how a mesh cuts the weight."""
     found: dict[str, str] = {}
     for stage in stages:
         if stage.plan_keys:

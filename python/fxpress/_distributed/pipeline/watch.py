@@ -133,7 +133,7 @@ class Watch:
         return str(self._store.compare_set(f"{self._key}/cause", "", found).decode())
 
     def _find_failed_rank(self) -> str | None:
-        """Return how another rank has failed, by the cause and the heartbeats in the store."""
+        """Find out from the cause and the heartbeats in the store how another rank has failed."""
         others = [rank for rank in range(len(self._names)) if rank != self._rank]
         start = time.monotonic()
         before = self._beats(others)
@@ -163,7 +163,7 @@ class Watch:
         return None
 
     def _beats(self, ranks: list[int]) -> dict[int, dict[str, Any]]:
-        """Return the last heartbeats of ranks, each of which has sent at least one."""
+        """Return the last heartbeat of each rank. Every rank has sent at least one."""
         keys = [f"{self._key}/beat/{rank}" for rank in ranks]
         # Use one request if possible, because each rank reads the keys of all others.
         several = self._store.has_extended_api()
@@ -172,14 +172,14 @@ class Watch:
 
 
 def _is_of_communication(error: BaseException) -> bool:
-    """Return whether communication with another rank raised an exception."""
+    """Return whether an exception comes from communication with another rank."""
     error = _first(error)
     return isinstance(error, distributed.DistError) or (
         isinstance(error, RuntimeError) and any(word in str(error) for word in _WORDS)
     )
 
 
-# Substrings of error messages of Gloo and of stores. The errors are plain RuntimeErrors.
+# Substrings that identify errors of Gloo and of stores, which are plain RuntimeErrors.
 _WORDS = ("gloo/", "Connection closed by peer", "Connection reset by peer", "Broken pipe", "[c10d]")
 
 
