@@ -85,7 +85,7 @@ def _last_copies(graph: Graph) -> Iterator[Node]:
 def unused_state(
     program: ExportedProgram, ends: Ends, places: SplitCallback | dict[Node, int]
 ) -> Iterator[tuple[Node, int]]:
-    """Yield each unused placeholder of state, and the first place that uses the previous state."""
+    """Yield each unused placeholder of state, and the place that first uses the one before it."""
     used = {node for node in ends.state if node.users or node in ends.written}
     if len(used) == len(ends.state):
         return
@@ -93,7 +93,7 @@ def unused_state(
     keys = {node: storage_of(values.get(str(spec.target))) for node, spec in ends.state.items()}
     known = {keys[node] for node in used}
     place = 0
-    found: dict[Hashable, int] = {}  # by storage, so that all names of a storage get one place
+    found: dict[Hashable, int] = {}  # storage -> place, which all names of the storage get
     for node in ends.state:
         place = min((places[user] for user in node.users if user in places), default=place)
         if keys[node] not in known:

@@ -60,14 +60,14 @@ def build(program: ExportedProgram, ends: Ends, stage: Stage) -> ExportedProgram
             "example_inputs": None,
             "constants": {n: v for n, v in program.constants.items() if n in names},
             "verifiers": program.verifiers,
-            "guards_code": [],  # the manifest has the guards, with the entire program's names
+            "guards_code": [],  # the manifest has the guards, which use the entire program's names
         },
         is_valid=False,
     )
 
 
 def _names(program: ExportedProgram, ends: Ends, used: set[str]) -> set[str]:
-    """Return the names `used` by a stage, and the unused names of the same storages."""
+    """Return the names `used` by a stage, tied names, and unused names with the same storages."""
     names, values = list(program.state_dict), list(program.state_dict.values())
     read = {str(s.target) for n, s in ends.state.items() if n.users or n in ends.written}
     numbers = same_data(values)
@@ -106,7 +106,7 @@ def _graph(stage: Stage) -> tuple[Graph, dict[Node, Node]]:
 
 
 def _bodies(program: ExportedProgram, made: dict[Node, Node]) -> dict[str, Any]:
-    """Return the attributes that a stage's nodes refer to: subgraphs of operators."""
+    """Return {name: subgraph} for the subgraphs of operators that a stage's nodes refer to."""
     names = [str(node.target) for node in made if node.op == "get_attr"]
     return {name: getattr(program.graph_module, name) for name in names}
 
@@ -121,7 +121,7 @@ def _argument(node: Node) -> Any:
 def ranges_in(
     program: ExportedProgram, nodes: Iterable[Node], bodies: Iterable[Any]
 ) -> dict[Any, Any]:
-    """Return the ranges of the symbols in nodes; loading warns about ranges of other symbols."""
+    """Return the ranges of symbols in nodes, because a load warns about ranges of other symbols."""
     missing = set(program.range_constraints)
     for values in (_values(nodes), *map(_values_in, bodies)):
         for value in values:

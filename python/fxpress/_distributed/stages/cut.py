@@ -25,7 +25,7 @@ class Stage:
     operations: list[Node] = dataclasses.field(default_factory=list)
     # The placeholders of state that the stage uses, and of unused state that the stage keeps.
     state: dict[Node, None] = dataclasses.field(default_factory=dict)
-    # The inputs of the program and the values of earlier stages that the stage uses.
+    # The values that the stage uses: inputs of the program, and values of earlier stages.
     inputs: dict[Node, None] = dataclasses.field(default_factory=dict)
     # The values that the stage writes to state and inputs, with their specifications.
     mutations: list[tuple[Node, OutputSpec]] = dataclasses.field(default_factory=list)
@@ -88,7 +88,7 @@ def _take(made: Cut, stage: Stage, source: Node, stage_of: SplitCallback) -> Non
 
 
 def _home(made: Cut, value: Node, stage_of: SplitCallback) -> Stage:
-    """Return the stage that outputs a result: the stage that makes it, or the last that uses it."""
+    """Return the stage that outputs a result: its maker, else its last user, else the last one."""
     if value in stage_of:
         return made.stages[stage_of[value]]
     having = [stage for stage in made.stages if value in stage.state or value in stage.inputs]

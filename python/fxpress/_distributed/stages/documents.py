@@ -15,7 +15,7 @@ from fxpress._files.serde.limits import Budget
 
 
 class Fields:
-    """The fields of a JSON object; methods such as `text` check a field's type and return it."""
+    """Fields of a JSON object. Methods such as `text` return a field after they check its type."""
 
     def __init__(self, kind: str, values: Any, path: str = "") -> None:
         self._kind, self._path = kind, path

@@ -19,7 +19,7 @@ from fxpress._graphs.unflatten.guards import Inputs, as_function, of_placeholder
 from fxpress._torch.serde import SerializeError
 
 _INPUT = re.compile(r"\bL\['(\w+)'\]")
-_NUMBERS = {"tensor", "int", "float", "bool"}  # types of inputs that count as numbers
+_NUMBERS = {"tensor", "int", "float", "bool"}  # inputs of these types are 0 while a guard is tested
 
 
 class Guards(NamedTuple):

@@ -18,9 +18,9 @@ from fxpress._distributed.stages.ends import bytes_of, is_mutation, state_of, st
 class Lifetimes:
     """The values that are live at each operation; lists are in the order of the operations."""
 
-    crossing: list[int]  # bytes of the values that pass a cut before the operation
+    crossing: list[int]  # bytes that pass between stages if one begins at the operation
     alive: list[int]  # bytes of the values that are in memory while the operation runs
-    # Bytes of a result that replaces state or an input. It is kept until the stage ends.
+    # Bytes of a result that replaces state or an input. The result is kept until the stage ends.
     written: list[int]
     uses: list[tuple[Hashable, ...]]  # the keys (`storage_of`) of the state that the operation uses
     state: dict[Hashable, State]  # key -> the storage

@@ -38,7 +38,7 @@ from fxpress._torch.serde import dump_treespec
 
 _DIGITS = 12  # how many digits of a hash a repr shows
 FORMAT, STATE_FORMAT, VERSION = names.MANIFEST_FORMAT, "fxpress state of stages", 1
-# Older manifests may have a checksum: the SHA-256 of the text, with zeros as the checksum.
+# A checksum in an older manifest is the SHA-256 of the text in which zeros replace the checksum.
 _OLD_CHECKSUM = re.compile(rb'"checksum": "([0-9a-f]{64})"')
 
 
@@ -107,7 +107,7 @@ def described(value: Any) -> dict[str, Any]:
 
 
 def _order(value: torch.Tensor) -> dict[str, list[int]]:
-    """Return the dimensions by decreasing stride; {} if the strides already decrease."""
+    """Return {"order": dimensions by decreasing stride}; {} for the usual or an unknown order."""
     if value.layout is not torch.strided:
         return {}
     strides = [
@@ -201,8 +201,8 @@ class Value:
     shape: tuple[int | str, ...]
     # The dimensions of a tensor by decreasing stride; None if this is their order already.
     order: tuple[int, ...] | None
-    # For an input of a stage: the number of the stage that outputs the value (None: it is an input
-    # of the program), and the value's name.
+    # For an input of a stage: the number of the stage that outputs the value, and the value's name.
+    # The number is None for an input of the program.
     source: tuple[int | None, str] | None = None
 
 
@@ -242,7 +242,7 @@ class Manifest:
     stages: tuple[StageFacts, ...]
     # For each tensor that several stages have copies of, its names and the numbers of these stages.
     shared: tuple[tuple[tuple[str, ...], tuple[int, ...]], ...]
-    # Guards whose inputs no stage uses together. The first stage has all inputs and checks them.
+    # Guards that the first stage checks, because no stage uses all of their inputs.
     unchecked_guards: tuple[str, ...]
 
     def __repr__(self) -> str:
@@ -335,7 +335,7 @@ def _manifest(fields: Fields, digest: str) -> Manifest:
 
 
 def _check_sources(made: Manifest) -> None:
-    """Raise StageError if the source of a value does not exist, or is a stage that runs later."""
+    """Raise StageError for a source that no earlier stage has, a wrong guard or a repeated name."""
     given = {each.name for each in made.inputs}
     outputs = [{each.name for each in stage.outputs} for stage in made.stages]
     wanted = [

@@ -41,7 +41,7 @@ class Memory:
         return self.state(start, end) + self.activations(start, end)
 
     def reach(self, limit: int) -> list[int]:
-        """Return, for each start, the end of the longest run of at most `limit` bytes."""
+        """Return, for each start, the end of the longest run that uses at most `limit` bytes."""
         ends, end = [], 0
         held: Counter[Hashable] = Counter()
         state = written = 0
@@ -74,7 +74,7 @@ class Memory:
         return ends
 
     def least(self, stages: int) -> int:
-        """Return the least limit with which `stages` runs contain all operations."""
+        """Return the least limit for which all operations fit into at most `stages` runs."""
         items = len(self._keys)
         low, high = max(self.of(item, item + 1) for item in range(items)), self.of(0, items)
         while low < high:
@@ -86,7 +86,7 @@ class Memory:
         return low
 
     def _runs(self, limit: int) -> int:
-        """Return how many runs contain all operations if each is as long as the limit allows."""
+        """Return how many runs the program needs if each run is as long as the limit allows."""
         reach, place, runs = self.reach(limit), 0, 0
         while place < len(reach):
             place, runs = reach[place], runs + 1

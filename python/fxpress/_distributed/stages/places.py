@@ -20,9 +20,9 @@ _PASSED = (torch.Tensor, torch.SymInt)  # the types of inputs that torch's files
 
 
 def places_of(count: int, spans: Iterable[Span], stages: int) -> list[int]:
-    """Return the possible cuts: for each, the number of the next operation; also 0 and `count`."""
+    """Return, for each possible cut, the number of the operation after it; add 0 and `count`."""
     spans = list(spans)
-    changes = [0] * (count + 1)  # how many more spans contain each place than the previous one
+    changes = [0] * (count + 1)  # at each place: how many spans begin minus how many end
     for span in spans:
         changes[span.first + 1] += 1
         changes[span.last + 1] -= 1
@@ -73,7 +73,7 @@ def _deepest(nodes: list[Any]) -> int:
 class Span(NamedTuple):
     """Operations between which a cut is not possible."""
 
-    first: int  # the number of the first operation in the order of the graph
+    first: int  # the number of the first operation, see `operations_of`
     last: int  # the number of the last operation
     reason: str  # why a cut is not possible, for an error
 

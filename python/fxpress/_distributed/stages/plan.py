@@ -53,8 +53,8 @@ def plan(
         by: the weight to balance. "parameters" and "bytes" count the state that an operation is the
             first to use. "flops" are the FLOPs that `torch.utils.flop_counter` counts for the sizes
             in the metadata. "time" uses `profile`. "module" balances parameters, but cuts only
-            between modules, at the least depth with which stages are almost as even as with cuts
-            anywhere.
+            between modules. It uses the least depth of nested modules with which stages are almost
+            as even as with cuts anywhere.
         memory: the maximum bytes of every stage, or a sequence with the maximum of each. A stage
             uses memory for its state, and for the values that are live at once when it runs without
             gradients.

@@ -127,7 +127,7 @@ def save_stages(
 def _describe(
     program: ExportedProgram, whole: Cut, plan: Plan, drawn: str | None, files: list[dict[str, Any]]
 ) -> tuple[Any, dict[str, str]]:
-    """Return the manifest, and {name: text} of each file except programs, the manifest last."""
+    """Return the manifest, and {name: text} of all files but programs; the manifest is last."""
     picture = None if drawn is None else PICTURE
     manifest = sealed({**manifest_of(program, whole, plan, files), "picture": picture})
     texts = {} if drawn is None else {PICTURE: drawn}
@@ -158,7 +158,7 @@ def _write_folder(progress: Progress, target: Path, stages: Any, describe: Any) 
 
 @contextlib.contextmanager
 def uploaded(url: str, last: str) -> Iterator[Path]:
-    """Yield a temporary path, then upload its files, `last` last; StageError if the URL exists."""
+    """Yield a temporary path, then upload its files, ending with `last`; refuse an old folder."""
     if urlsplit(url).scheme in ("http", "https"):
         raise UnsupportedError(f"{urls.shown(url)}: stages cannot be written by HTTP")
     system, place = urls.opened_system(url)
