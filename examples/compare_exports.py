@@ -19,7 +19,7 @@ class Attention(nn.Module):
 
 
 class Refactored(Attention):
-    """After: a separate method, other names, and another order of calls."""
+    """After the refactoring: a separate method, other names, and another order of calls."""
 
     scale = 4.0
 
@@ -32,7 +32,7 @@ class Refactored(Attention):
 
 
 class Slipped(Refactored):
-    """A mistake: the scale is the width, not its square root."""
+    """A mistake in the refactoring: the scale is the width instead of its square root."""
 
     scale = 16.0
 

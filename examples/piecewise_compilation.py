@@ -1,4 +1,4 @@
-"""Compile a model piece by piece around its attention, as vLLM does, which runs attention eagerly.
+"""Compile the pieces of a model between its attentions; attention runs eagerly, as in vLLM.
 
 python piecewise_compilation.py inductor   # or another backend of torch.compile for the pieces
 """

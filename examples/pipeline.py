@@ -20,7 +20,7 @@ def batch(step: int) -> tuple[torch.Tensor, torch.Tensor]:
     return x, x.roll(1, dims=1)
 
 
-def state(begin: int) -> dict[str, dict[str, object] | int]:  # by the names of the entire model
+def state(begin: int) -> dict[str, dict[str, object] | int]:  # keys: the entire model's names
     weights, moments = get_state_dict(stage.module, optimizer, options=FLAT)
     return {"model_state_dict": weights, "optim_state_dict": moments, "begin": begin}
 
@@ -48,7 +48,7 @@ for step in range(begin, STEPS):
     dcp.save(state(step + 1), storage_writer=ArchiveWriter(FOLDER / "checkpoint"))
     if losses:  # only the rank of the last stage has the losses of the microbatches
         print(f"step {step}: loss {sum(losses) / 4:.7f}", flush=True)
-optimizer = torch.optim.AdamW(model.parameters(), 0.01)  # the same training without stages
+optimizer = torch.optim.AdamW(model.parameters(), 0.01)  # to compare: train without stages
 for x, target in map(batch, range(STEPS)):
     nn.functional.mse_loss(model(x), target).backward()
     optimizer.step()

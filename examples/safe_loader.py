@@ -16,9 +16,9 @@ import uvicorn
 from fastapi import FastAPI, HTTPException, Request
 
 MOST_BYTES = int(os.environ.get("MOST_BYTES", "67108864"))  # the maximum size of an upload
-MEMORY = 1 << 30  # bytes that reading may use
-SECONDS = 10  # processor time
-READERS = asyncio.Semaphore(2)  # two at a time
+MEMORY = 1 << 30  # the maximum bytes of memory of a reader
+SECONDS = 10  # the maximum processor time of a reader
+READERS = asyncio.Semaphore(2)  # at most two readers at a time
 
 app = FastAPI()
 
@@ -45,7 +45,7 @@ async def summary(path: str) -> Any:
     resource.prlimit(reader.pid, resource.RLIMIT_CPU, (SECONDS, SECONDS))
     out, error = await reader.communicate()
     if reader.returncode != 0:
-        has_reason = reader.returncode == 2  # a damaged file, or one of another format
+        has_reason = reader.returncode == 2  # the file is damaged, or of another format
         why = error.decode(errors="replace").replace(path, "upload") if has_reason else "too costly"
         raise HTTPException(422, why.strip())
     return {**json.loads(out), "path": "upload"}

@@ -24,7 +24,7 @@ class QuantizedLinear(nn.Module):
 
 
 def is_linear(module: nn.Module) -> bool:
-    """Return whether a module only calls linear; a program does not have the user's classes."""
+    """Return whether a module only calls linear. A program does not record the user's classes."""
     nodes = module.graph.nodes if hasattr(module, "graph") else ()
     return [n.target for n in nodes if n.op.startswith("call")] == [torch.ops.aten.linear.default]
 

@@ -122,7 +122,7 @@ def _walk(rows: dict[tuple[str, int], _Row]) -> Iterable[_Row]:
 
 
 class Profile:
-    """The calls of operations within a `with` block, of all threads. torch has no such class.
+    """The calls of operations in all threads within a `with` block. torch has no such class.
 
     `profile` returns a `Profile`; `str` of a profile is its table.
 
@@ -150,7 +150,7 @@ class Profile:
         watchers.remove(self)
 
     def take(self, event: Event) -> None:
-        """Add an event that has ended; the code of operations calls this method."""
+        """Add an event that has ended. fxpress's operations call this; users do not."""
         self._taken.append(event)
 
     @property
@@ -193,7 +193,7 @@ class Profile:
 def profile() -> Profile:
     """Return a context manager that records the duration of operations, phase by phase.
 
-    torch has no such function. The profile records calls of fxpress's operations, in all threads,
+    torch has no such function. In all threads, the profile records calls of fxpress's operations
     that begin and end within the block. Without a profile, an operation only tests three flags.
     Blocks of several profiles may be nested. A profile that is entered again adds to its events.
 

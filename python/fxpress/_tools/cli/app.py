@@ -21,7 +21,7 @@ _STARTING = "importing torch"
 
 
 class _MachinePath(click.Path):  # type: ignore[misc]
-    """A path of this machine; the error for a URL omits its secrets."""
+    """A path on this machine. A URL is an error, which omits the URL's secrets."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         try:

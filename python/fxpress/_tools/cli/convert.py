@@ -63,7 +63,7 @@ def _check_is_alone(source: Path) -> None:
 
 
 def _store_weights_as(program: ExportedProgram, dtype: torch.dtype) -> None:
-    """Store a program's floating-point weights in a dtype, in place; CommandError for overflows.
+    """Cast a program's floating-point weights to a dtype in place; CommandError for overflows.
 
     The program then casts each weight back to its old dtype before use. A weight is not changed if
     the program may write it, returns it, or passes it to a higher-order operator. Weights that
@@ -147,7 +147,7 @@ def _root_entry(graph: Graph) -> dict[str, Any]:
 
 
 def _written(graph: Graph) -> Iterator[Node]:
-    """Yield the inputs that nodes may write, or pass to a higher-order operator, also as a view."""
+    """Yield inputs that nodes may write or pass to a higher-order operator, perhaps as a view."""
     for node, storage in storages_of(graph).items():
         is_given = any(
             isinstance(each.target, torch_fx.HigherOrderOperator) for each in storage.touching

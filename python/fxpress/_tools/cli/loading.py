@@ -1,4 +1,4 @@
-"""Import modules that files need, and extend the errors of loads by the option that helps."""
+"""Import modules that files need, and name the option that helps in the errors of loads."""
 
 from __future__ import annotations
 

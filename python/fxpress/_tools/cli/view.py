@@ -17,8 +17,8 @@ from fxpress._tools.view.sources import names_of, source_of_file
 def show(paths: list[Path], graphs: Path | None, page: Path | None, opens: bool | None) -> None:
     """Write the graphs of files' programs to `graphs`, or a page about the programs, or both.
 
-    If `page` is "-", the page is printed. If `page` is None, the page is a temporary file; there is
-    no page if `graphs` is passed without `opens`. If `opens` is None, only a temporary file opens.
+    If `page` is "-", print the page. If `page` is None, write the page to a temporary file, unless
+    `graphs` is passed without `opens`. If `opens` is None, open the page only if it is temporary.
     """
     is_printed = page == Path("-")
     if is_printed and opens:

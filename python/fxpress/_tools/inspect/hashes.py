@@ -53,8 +53,8 @@ def hash_programs(
 ) -> list[tuple[str, str]]:
     """Return name and hash of each program in a file; InspectionError for a damaged file.
 
-    `further` returns the traits of operators that are not torch's. UnknownOperatorError for an
-    operator unknown to `further`, InspectionError for one that needs `allow_operators`.
+    `further` returns the traits of operators that are not torch's. If it does not know an operator,
+    raise UnknownOperatorError. If an operator needs `allow_operators`, raise InspectionError.
     """
     allowed = torch_facts.allowed_names(allow_operators)
     with Package(path) as package:

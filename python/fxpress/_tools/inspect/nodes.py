@@ -29,7 +29,7 @@ class NodeSummary(NamedTuple):
 
 
 def find_nodes(path: str | bytes | os.PathLike[str], name: str) -> list[NodeSummary]:
-    """Return the nodes named `name`, with a result named `name`, or at a path like "nodes[8]"."""
+    """Return the nodes of this name, or with a result of this name; or the node at "nodes[8]"."""
     found = []
     place = _PLACE.fullmatch(name)
     with Package(path) as package:

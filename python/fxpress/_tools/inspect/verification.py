@@ -70,7 +70,7 @@ class _Checks:
         self._package, self._faults, self._path = package, faults, path
         self._further, self._allowed = further, allowed_names(allow_operators)
         self._damaged: set[str] = set()
-        self._zeros: dict[str, int] = {}  # empty record -> bytes of its tensor, read as zeros
+        self._zeros: dict[str, int] = {}  # empty record -> bytes of zeros that a load creates
 
     def run(self, report: Callable[[int], None] | None) -> None:
         damaged = self._package.damaged_records(report)

@@ -209,7 +209,7 @@ def _path(text: str) -> str:
 
 
 def _event_name(node: Node) -> str:
-    """Return the name of a node's operator in profiles."""
+    """Return the name of a node's operator in torch's profiles."""
     library, _, name = (node.target or "").partition(".")
     return f"{library}::{name.partition('.')[0]}"
 
@@ -242,7 +242,7 @@ def _events_of_runs(
 
 
 def _aligned(names: Sequence[str], events: Sequence[tuple[str, float]]) -> list[tuple[int, float]]:
-    """Return (number of the event's operator in `names`, microseconds) for the events of a run."""
+    """Return (index in `names`, microseconds) for each event of a run whose operator is found."""
     found, place = [], 0
     for name, microseconds in events:
         ahead = range(place, min(place + _AHEAD, len(names)))

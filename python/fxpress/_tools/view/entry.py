@@ -37,11 +37,11 @@ def graphs_of(program: Any) -> list[dict[str, Any]]:
 
 
 def write_page(target: str | bytes | os.PathLike[str], *programs: Any) -> None:
-    """Write a page about programs, which opens from disk, without a server.
+    """Write a page about programs. A browser opens it from disk, without a server.
 
-    The page has the tree of modules and nodes with parameters, bytes, operators and FLOPs, a search
-    for nodes, tables of inputs, outputs, symbols, weights and partitions, and the differences of
-    two programs. torch has no such function.
+    The page has a tree of modules and nodes, which shows parameters, bytes, operators and FLOPs. It
+    has a search for nodes, and tables of inputs, outputs, symbols, weights and partitions. For two
+    programs, it also shows their differences. torch has no such function.
 
     Args:
         target: the file to write.

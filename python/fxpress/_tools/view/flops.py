@@ -31,11 +31,11 @@ class Count:
     """The floating-point operations of a program."""
 
     # Id of a graph -> id of a node -> its operations. An operator that runs its bodies once has the
-    # sum of its bodies. `torch.cond` has, for each operator, the maximum of its branches.
+    # sum of its bodies. `torch.cond` has, for each type of operator, the maximum of its branches.
     by_node: dict[str, dict[str, int]]
     total: int  # the operations of the program
     left_out: Counter[str]  # reason -> number of operators that are not counted
-    # Id of a graph -> ids of the nodes that are not counted, or not in full.
+    # Id of a graph -> ids of the nodes that are not counted, or not counted in full.
     unknown: dict[str, set[str]]
 
 

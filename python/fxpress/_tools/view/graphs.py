@@ -55,8 +55,8 @@ def graphs_of_text(
 ) -> list[Graph]:
     """Return the graphs of a program's JSON text; InspectionError if it is damaged.
 
-    `record` names the text in errors. `package` is the allowance for parsed JSON objects, `memory`
-    the allowance for graphs; None: an allowance that depends on the length of the text.
+    `record` names the text in errors. `package` limits the memory of parsed JSON objects, and
+    `memory` limits that of graphs. If one is None, the length of the text determines the limit.
     """
     with _native.GcPause():  # none of the new objects are garbage at the end
         document = fields.parse(text, record, package)
@@ -68,8 +68,8 @@ def graphs_of_text(
 def make_old() -> None:
     """Move all objects into the oldest generation of the garbage collector.
 
-    Otherwise the next collections would examine millions of new objects, none of which is garbage,
-    for a fifth of the run time. The next full collection frees objects that are garbage already.
+    Otherwise the next collections would spend a fifth of the run time on millions of new objects
+    that are all in use. The next full collection still frees objects that are garbage.
 
     The function does nothing if the process has frozen objects, because it would unfreeze them.
     """

@@ -123,12 +123,12 @@ class _Matcher:
             return CHANGED
         if any(self.states[source] != SAME for source, _ in sources):
             return FOLLOWS
-        # If the node is an operator, the order of writes or effects differs.
+        # Only the hashes differ. For an operator, the reason is the order of writes or effects.
         return SAME if node.target is None else CHANGED
 
 
 def comparable(node: Node) -> dict[str, str]:
-    """Return a node's properties except its inputs; nodes that compute the same share them."""
+    """Return a node's properties except its inputs; equal for nodes that compute the same."""
     facts = {"target": node.target or "", "kind": node.kind, "state": node.state}
     facts["persistent"] = node.persistent
     computed = {f"output {each.name}" for each in node.arguments} if node.id == "output" else ()

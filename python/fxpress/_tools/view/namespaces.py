@@ -1,4 +1,4 @@
-"""Build nested layers from the modules of a program, as the namespaces of Model Explorer."""
+"""Put the nodes of modules into nested layers, which Model Explorer calls namespaces."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LONGEST_NAME = 100  # the maximum characters of a class's name
 class Namespaces:
     """The layers of a graph.
 
-    A layer has the name of a module and its class, such as "layers/0: Block/norm: LayerNorm".
+    A layer groups a module's nodes. It is a path such as "layers/0: Block/norm: LayerNorm".
     `stacks` maps a module stack, as in files, to the number of nodes that were traced in it.
     """
 
@@ -75,7 +75,7 @@ class Namespaces:
         return shown
 
     def _read(self, stack: str, path: str) -> str:
-        """Record the classes of a stack's modules; return the last path, or `path` if none."""
+        """Record the classes of a stack's modules; return the last path (default: `path`)."""
         innermost = path
         for innermost, class_name in entries_of(stack):
             if self._classes.setdefault(innermost, class_name) != class_name:

@@ -54,7 +54,7 @@ def marked(graph: Graph, texts: dict[str, str]) -> Overlay:
 
 
 def by_module(graph: Graph, texts: dict[str, str]) -> Overlay:
-    """Return an overlay with the text of the innermost module in `texts` around each operator."""
+    """Return an overlay: an operator gets the text of the innermost module around it in `texts`."""
     known: dict[str, str | None] = {}
     found: dict[str, str] = {}
     for node in graph.nodes:
@@ -73,7 +73,7 @@ def by_module(graph: Graph, texts: dict[str, str]) -> Overlay:
 
 
 def shaded(numbers: Mapping[str, float]) -> dict[str, Any]:
-    """Return an overlay's entry of a graph: numbers, the largest in the darkest color."""
+    """Return a graph's entry in an overlay. The largest number has the darkest color."""
     results = {node: {"value": number} for node, number in numbers.items()}
     return {"results": results, "gradient": _GRADIENT}
 

@@ -70,7 +70,7 @@ def _data(sources: Sequence[Source]) -> dict[str, Any]:
 
 
 def _shown(value: Any) -> Any:
-    """Escape characters in data that are invisible or reorder text; keep line breaks."""
+    """Escape invisible characters, and characters that reorder text; keep line breaks."""
     if isinstance(value, str):
         return printable_lines(value)
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""Cut layers with very many members into ranges, which are separate layers.
+"""Cut layers (groups of nodes) with very many members into ranges, which are inner layers.
 
 Model Explorer lays out all members (nodes and inner layers) of a layer at once. It cuts a layer of
 more than a thousand members itself, by a recursive walk along the edges. In a long chain of nodes,

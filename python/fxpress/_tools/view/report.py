@@ -22,7 +22,7 @@ Table = dict[str, Any]  # "head": column names, with the prefix "#" for numbers;
 
 
 class Values:
-    """Assigns numbers to texts of nodes and types of values; nodes contain only the numbers."""
+    """Assigns numbers to nodes' texts and to values' types; nodes contain only the numbers."""
 
     def __init__(self) -> None:
         self.texts: dict[str, int] = {}
