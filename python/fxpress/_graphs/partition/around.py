@@ -11,7 +11,7 @@ from torch.fx import GraphModule, Node
 
 from fxpress._graphs.partition.callback import SplitCallback, operations
 
-# torch has no public names for these classes. The operator `aten.add` exists in all releases.
+# torch has no public names for these classes, so they are found through the operator `aten.add`.
 _OpOverload = type(torch.ops.aten.add.Tensor)
 _OpOverloadPacket = type(torch.ops.aten.add)
 
@@ -22,14 +22,14 @@ def around(
     *,
     where: Callable[[Node], bool] | None = None,
 ) -> SplitCallback:
-    """Return a callback with a partition for each matching node, and for each run of other nodes.
+    """Return a callback that puts each matching node, and each run of other nodes, in a partition.
 
     vLLM and SGLang split a model around attention in this way, to capture the other operations in
     CUDA graphs. Use the callback with `keep_original_order=True`, as they do: otherwise,
     `split_module` reorders partitions that don't depend on each other. torch has no such function.
 
-    A `getitem` node that directly follows a matching node and unpacks its result joins that node's
-    partition. Partitions therefore pass tensors to each other: compilers don't accept tuples.
+    Compilers don't accept tuples as inputs. So if `getitem` nodes that unpack the result of a
+    matching node directly follow that node, they join its partition, which then returns tensors.
 
     Args:
         m: The graph to split, as it will be passed to `split_module`.
@@ -37,8 +37,8 @@ def around(
 
             - the function that a `call_function` node calls, or its `OpOverload`;
             - an `OpOverloadPacket`, which matches all its overloads;
-            - the name of an operator, "aten::add" or "aten.add" for all overloads,
-              "aten::add.Tensor" or "aten.add.Tensor" for one ("default" for the unnamed);
+            - the name of an operator: "aten::add" or "aten.add" matches all its overloads,
+              "aten::add.Tensor" or "aten.add.Tensor" matches one (an unnamed one is "default");
             - the class of the module that a `call_module` node calls, a base class of it, or the
               name of the class itself;
             - the name of the method that a `call_method` node calls.
@@ -59,9 +59,9 @@ def around(
         5
     """
     wanted = _wanted(ops)
-    matches: dict[tuple[str, Any], bool] = {}  # (op, target) -> whether `ops` has it
+    matches: dict[tuple[str, Any], bool] = {}  # (op, target) -> whether `ops` matches it
     ids: dict[Node, int] = {}
-    opener: Node | None = None  # the matching node that began the current partition, if one did
+    opener: Node | None = None  # the matching node that began the partition, or None
     partition = -1
     for node in operations(m):
         target = (node.op, node.target)
@@ -80,7 +80,7 @@ def around(
 
 
 def _wanted(ops: Iterable[str | Callable[..., Any]]) -> set[str | Callable[..., Any]]:
-    # A str iterates over characters, and an OpOverloadPacket over the names of its overloads.
+    # `set` would split a str into characters, and an OpOverloadPacket into names of overloads.
     if isinstance(ops, str) or callable(ops):
         raise TypeError(f"around: ops must be a list of ops, got the single op {ops!r}")
     wanted = set(ops)

@@ -40,8 +40,8 @@ def balanced(
         n: The number of stages.
         by: The weight of a node. "parameters" and "bytes" count the elements and the bytes of the
             state tensors whose first user is the node; with "nodes", each node weighs 1.
-        signature: For the graph module of an exported program: the program's `graph_signature`,
-            which lists the inputs that are state.
+        signature: If `m` is the graph module of an exported program: the `graph_signature` of this
+            program, which lists the inputs that are state.
         state_dict: The program's `state_dict`, which shows which parameters are tied.
         state_inputs: Names of further placeholders that are state. A placeholder whose metadata has
             an `nn.Parameter`, as in graphs of Dynamo and strict export, is always state.
@@ -50,8 +50,8 @@ def balanced(
         The callback for `split_module(m, None, callback)`.
 
     Raises:
-        ValueError: If `n` is less than 1 or more than there are operations in the graph, if `by`
-            has another value, or if no node of the graph uses any state.
+        ValueError: If `n` is less than 1 or exceeds the number of operations, if `by` is none of
+            the three values, or if `by` is not "nodes" and no node uses any state.
 
     Example:
         >>> from fxpress import partition
@@ -83,7 +83,7 @@ def balanced(
 
 
 def linear_partition(weights: list[int], n: int) -> list[int]:
-    """Return the ends of `n` non-empty runs of `weights` (>= 0); the largest sum is minimal."""
+    """Divide `weights` (>= 0) into `n` non-empty runs with the least maximum; return their ends."""
     before = [0, *accumulate(weights)]  # before[i]: the sum of weights[:i]
     reach = [[len(weights)] * len(weights)] * n  # each run may end at any position
     limit = least_limit(before, reach)
@@ -93,7 +93,7 @@ def linear_partition(weights: list[int], n: int) -> list[int]:
 
 
 def state_weights(m: GraphModule, state: StateReader, by: str) -> list[int]:
-    """Return for each operation the total size of the state tensors that it is the first to use."""
+    """Return, for each operation, the total size of its state tensors that no earlier one uses."""
     size = _SIZE[by]
     unused: dict[Node, Iterable[torch.Tensor]] = {}  # placeholder or get_attr -> its state tensors
     seen: set[int] = set()  # ids of tensors already counted; the module keeps these tensors alive

@@ -9,8 +9,8 @@ from torch.fx import GraphModule, Node
 
 from fxpress._graphs.partition.callback import SplitCallback, operations
 
-# The start of a path, to remove: the local or global variable that Dynamo traced (`L['self']`), or
-# strict export's wrapper of the root module.
+# Matches the root module at the start of a path: a local or global variable in Dynamo's notation
+# (`L['self']`), or the name of strict export's wrapper. `_clean` removes this part.
 _ROOT = re.compile(r"^(?:[LG]\[['\"][^'\"]*['\"]\]|_export_root)(?=[.\[]|$)")
 # Dynamo's notations of a child: ._modules['0'], ['0'] and [0] all mean .0
 _SUBSCRIPT = re.compile(r"(?:\._modules)?\[['\"]?([^\]'\"]+)['\"]?\]")
@@ -22,14 +22,14 @@ def by_module(m: GraphModule, *, depth: int = 1, path: str | None = None) -> Spl
     """Return a callback that cuts a graph where the module changes. torch has no such function.
 
     `meta["nn_module_stack"]` has the paths of the modules in which a node was traced. The node's
-    module is the first `depth` components ("layers.0" has two) of the outermost path with at least
-    `depth` components. If all paths are shorter, the node's module is the innermost one; the root's
-    path is empty. The module of a `call_module` node without a stack is the node's target.
+    module is found in the outermost path with at least `depth` components ("layers.0" has two): its
+    first `depth` components are the path of the module. If all paths are shorter, the module is the
+    innermost one. If a `call_module` node has no stack, the module is the one that it calls.
 
     Each change of module, in graph order, starts a partition. A module that is called twice, with
-    other nodes in between, has two partitions. Nodes that passes insert have no stack, nor do nodes
-    of the root module in symbolic traces and Dynamo's graphs. Such a node joins the partition of
-    the node before, or, at the start, of the first node with a stack.
+    other nodes in between, has two partitions. Nodes without a stack (nodes that a pass inserted,
+    and nodes of the root module in symbolic traces and Dynamo's graphs) join the partition of the
+    previous node. At the start of the graph, they join the first node with a stack.
 
     Args:
         m: The graph to split, as it will be passed to `split_module`.
@@ -85,7 +85,7 @@ def _clean(path: str) -> str:
 
 
 def _module(scope: tuple[str, ...], depth: int, path: str | None) -> str | None:
-    """Return a node's module, from the paths in `scope`; None if no module is inside `path`."""
+    """Choose a node's module from the paths in `scope`; return None if none is inside `path`."""
     for module in scope:
         atoms = module.split(".") if module else []
         for length in range(depth, len(atoms) + 1):

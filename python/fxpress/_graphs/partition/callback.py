@@ -1,4 +1,4 @@
-"""Define the callback of `around`, `balanced` and `by_module`: a dict from nodes to ids."""
+"""Define the callback that `around`, `balanced` and `by_module` return: {node: partition id}."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _UNASSIGNED = frozenset({"placeholder", "get_attr", "output"})
 class SplitCallback(dict[Node, int]):
     """A callback for `split_module`, with the partition id of each node computed in advance.
 
-    It is a `dict` that looks a node up when it is called, so `split_module` runs no Python bytecode
-    for a node. `split_module_simple` accepts it too, for graphs without `get_attr` nodes. torch has
-    no such class.
+    It is a `dict`, and a call of it is `dict.__getitem__`, so that `split_module` runs no Python
+    bytecode for a node. If a graph has no `get_attr` nodes, `split_module_simple` accepts it too.
+    torch has no such class.
 
     Args:
         ids: The partition id of each node except placeholders, `get_attr` nodes and the output. Ids
@@ -35,7 +35,7 @@ class SplitCallback(dict[Node, int]):
     """The number of partitions. Their ids are 0 to count - 1."""
 
     rule: str
-    """The call that created this object, which shows how the ids were assigned."""
+    """How the ids were assigned, usually the call that created this object."""
 
     def __init__(self, ids: dict[Node, int], rule: str) -> None:
         super().__init__(ids)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from graphviz import Digraph
     from torch.export import ExportGraphSignature
 
-# A longer list of names ends in a count, because an exported model may have hundreds of inputs.
+# A longer list of texts is cut and ends in a count: an exported model may have hundreds of inputs.
 _MOST_TEXTS = 6
 
 
@@ -53,19 +53,19 @@ def draw(
     A box shows a partition: its name, the number of its operations, the elements and bytes of its
     state (parameters, buffers and constant tensors), and the names of its inputs and outputs. State
     that two partitions use is counted in both. An arrow stands for all values that one partition
-    passes to another. It shows their number, their bytes if known, and the type and shape of values
-    with symbolic sizes. Equal splits give equal pictures.
+    passes to another. It shows the number of these values, their bytes if known, and the type and
+    shape of values with symbolic sizes. Equal splits give equal pictures.
 
-    Drawing needs the extra: `pip install 'fxpress[draw]'`. An SVG is rendered by the system's
-    Graphviz if its program `dot` is on the PATH, or else by the program of the package
-    `graphviz-pure`. Both draw the same boxes, arrows and texts in the same order; positions and
-    sizes depend on the version of Graphviz and on how it measures text. torch has no such function.
+    Drawing needs the extra `draw`: `pip install 'fxpress[draw]'`. If Graphviz's program `dot` is on
+    the PATH, it renders an SVG, otherwise the program of the package `graphviz-pure` does. Both
+    draw the same boxes, arrows and texts in the same order, but positions and sizes depend on the
+    version of Graphviz and on how it measures text. torch has no such function.
 
     Args:
         split: The result of `split_module` or `split_module_simple`.
         format: None to get a `Digraph`, which can be edited; "svg" to get the rendered picture.
-        signature: If an exported program's graph module was split: the program's
-            `graph_signature`, which lists the inputs that are state.
+        signature: If the graph module of an exported program was split: the `graph_signature` of
+            this program, which lists the inputs that are state.
         state_dict: The program's `state_dict`, which shows which parameters are tied.
 
     Returns:
@@ -91,7 +91,7 @@ def draw(
         raise ValueError(f'draw: format must be None or "svg", got {format!r}')
     graphviz, pictures = _import_graphviz()
     state = StateReader(split, signature, state_dict)
-    # Node ids are not the partitions' names, because Graphviz parses text after a colon as a port.
+    # Boxes get ids such as "p0", because Graphviz would parse a colon in a partition's name.
     calls = split.graph.find_nodes(op="call_module")
     calls = [call for call in calls if isinstance(_module(split, call), GraphModule)]
     partitions = {call: f"p{number}" for number, call in enumerate(calls)}
@@ -124,7 +124,7 @@ def _module(split: GraphModule, call: Node) -> Any:
 def _describe_partition(split: GraphModule, call: Node, state: StateReader) -> str:
     module = _module(split, call)
     count = sum(1 for _ in operations(module))
-    # A partition has state of modules in its children, and receives other state as inputs.
+    # The modules that a partition calls are its children. All other state is among its inputs.
     tensors = [*module.parameters(), *module.buffers()]
     for source in call.all_input_nodes:
         if source.op in ("get_attr", "placeholder"):

@@ -18,7 +18,7 @@ Reach = Sequence[list[int]]
 
 
 def least_limit(before: list[int], reach: Reach) -> int | None:
-    """Return the least possible weight of the heaviest run (runs may be empty), or None."""
+    """Return the least weight of the heaviest run (runs may be empty); None: no division exists."""
     heaviest: int = max(map(sub, before[1:], before))
     low = max(-(-before[-1] // len(reach)), heaviest)
     high = before[-1]
@@ -49,7 +49,7 @@ def farthest(before: list[int], reach: Reach, limit: int) -> list[int]:
 def cheapest(
     before: list[int], costs: list[int] | None, reach: Reach, limit: int
 ) -> list[int] | None:
-    """Return the ends of non-empty runs of weight <= `limit` whose cuts cost least, or None.
+    """Find the cheapest cuts into non-empty runs of weight <= `limit`; return the ends of the runs.
 
     Among divisions of equal cost, each run in turn is as close as possible to an equal share of the
     remaining weight; of two equally close ends, the later is used. If `costs` is None, all cuts
@@ -155,7 +155,7 @@ def _least(
 
 
 def _closest(before: list[int], ends: Sequence[int], start: int, runs: int) -> int:
-    """Return the end that brings a run closest to an equal share, 1 / `runs`, of the remainder."""
+    """Return the one of `ends` with which a run is closest to 1 / `runs` of the remainder."""
     share = before[start] * runs + before[-1] - before[start]  # the ideal before[end], times `runs`
     above = bisect_left(ends, share, key=lambda end: before[end] * runs)
     below = above - 1
