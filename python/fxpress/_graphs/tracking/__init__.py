@@ -1,1 +1,1 @@
-"""Define the variables by which Dynamo tracks modules, for `fxpress.nn_module`."""
+"""Define the variables with which Dynamo tracks modules; `fxpress.nn_module` exports them."""

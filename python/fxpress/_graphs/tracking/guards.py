@@ -18,10 +18,10 @@ _ABSENT = object()
 
 
 def guard_to_detect_forward_monkeypatching(source: Source | None, mod: Module) -> None:
-    """Guard on ``forward`` in a module's ``__dict__``: on the function's code, or on its absence.
+    """Guard on the code of ``forward`` in a module's ``__dict__``, or on the absence of this key.
 
-    In newer releases of torch, a ``functools.partial`` gets guards on its function and arguments.
-    The guard reads the live module, without the changes that the traced program makes.
+    With torch 2.14 or newer, a ``functools.partial`` gets guards on its function and arguments.
+    This function reads the live module, so it ignores changes that the traced program makes.
 
     Stands in for ``torch._dynamo.variables.nn_module.guard_to_detect_forward_monkeypatching``.
 
@@ -60,9 +60,9 @@ def guard_class_lookups(tx: Translator, module: Module, cls_source: Source) -> N
 
     torch guards on the identity of the class, and on the absence of `forward` in some bases.
     torch's guards miss a replaced `forward`, `__call__` or `_call_impl`, and a `forward` that is
-    added to a more derived class. This function installs its guards once for a class and a graph,
-    except guards that torch has installed. It installs none in captures for export: a capture drops
-    its guards or saves them, and guards of this function cannot be saved.
+    added to a more derived class. This function installs its guards once for each class in a graph,
+    and leaves out guards that torch has installed. In captures for export, it installs none: some
+    captures save their guards, which these guards do not support, and others drop them.
     """
     if compat.is_captured(tx):
         return
@@ -70,7 +70,7 @@ def guard_class_lookups(tx: Translator, module: Module, cls_source: Source) -> N
     by_torch: set[Any] = tx.output.guarded_mro_absent_keys
     guarded: set[Any] = vars(tx.output).setdefault("_fxpress_class_lookups", set())
     kind = type(module)
-    seen = (id(kind), "")  # marks the class itself: no attribute has an empty name
+    seen = (id(kind), "")  # marks the class as done: no attribute has an empty name
     if seen in guarded:
         return
     guarded.add(seen)

@@ -62,7 +62,7 @@ def initialize_lazy_module(tx: Translator, mod: Module, args: Args, kwargs: Kwar
 
 
 def _of_known_sizes(fake: Any) -> Any:
-    """Return a real tensor for a fake tensor with symbolic sizes, with the hints as sizes.
+    """Replace a fake tensor with symbolic sizes by a real tensor whose sizes are the hints.
 
     The code that creates a lazy module's parameters runs on the live module, with real sizes.
     """

@@ -14,8 +14,8 @@ from fxpress._torch import tracking as compat
 from fxpress._torch.tracking import Args, Kwargs, Source, Translator, VariableTracker, variables
 from fxpress._torch.tracking_variants import LISTED_METHODS, has_slot
 
-# Method -> (the dict of the module that determines the order of the result, the names of the
-# method's parameters or None if it has none, the method to call on the live module).
+# Method -> (the module's dict whose order the result has, the parameters to pass on, the method to
+# call on the live module). None in place of the parameters: the method has no parameters.
 _LISTS: dict[str, tuple[str | None, tuple[str, ...] | None, str]] = {
     "named_children": ("_modules", None, "named_children"),
     "named_parameters": ("_parameters", ("prefix", "recurse"), "named_parameters"),
@@ -28,7 +28,7 @@ _LISTS: dict[str, tuple[str | None, tuple[str, ...] | None, str]] = {
     "buffers": ("_buffers", ("recurse",), "named_buffers"),
     "values": (None, None, "items"),
 }
-# Methods that older releases of torch handle before they check whether the result is a constant.
+# Methods for which older releases of torch ignore the argument `constant` of `call_method`.
 _BEFORE_CONSTANTS = ("_call_impl", "_wrapped_call_impl", "forward", "_get_item_by_idx")
 _PAIRS = ("named_children", "named_parameters", "named_buffers", "named_modules", "items")
 
@@ -65,7 +65,7 @@ def call_live_method(
         found = has_child(tx, module, args[0])
         if found is not None:
             return found
-    # As in torch, the graph calls a method whose arguments are all tensors.
+    # As in torch, a call with only tensors becomes a call_method node; the method is not traced.
     if (
         not has_slot(module_vt, name)
         and callable(vars(type(module)).get(name))

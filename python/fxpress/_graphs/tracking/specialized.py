@@ -31,7 +31,7 @@ _SUBSCRIPTS = tuple(
 
 @variants.fills_slots
 class NNModuleVariable(StackSource, compat.TorchNNModuleVariable):  # type: ignore[misc]
-    """A variable for a module that is guarded by identity; the graph calls it, or it is traced.
+    """A variable for a module guarded by identity. The graph calls the module, or Dynamo traces it.
 
     Dynamo uses this class where parameters are not inputs of the graph: for legacy export, and for
     modules with ``torchdynamo_force_dynamic = False``.

@@ -28,7 +28,7 @@ class record_nn_module_stack:  # noqa: N801
     Stands in for ``torch._dynamo.variables.nn_module.record_nn_module_stack``.
 
     Args:
-        module_key: a key that identifies the module on all paths.
+        module_key: a key of the module, which is the same for all paths to the module.
         source: where the traced program finds the module. The source's name, without ``_modules``,
             is the path.
         tx: the translator, whose ``nn_module_stack`` and ``num_calls`` change.
@@ -64,7 +64,7 @@ class record_nn_module_stack:  # noqa: N801
 
 
 class StackSource:
-    """A mixin for variables of modules that records the path for `nn_module_stack`."""
+    """A mixin for variables of modules; it stores the source whose name is in `nn_module_stack`."""
 
     source: Source | None  # for guards: L['self']._modules['a']
     nn_module_stack_source: Source | None  # as last read by the program: L['self'].a

@@ -52,15 +52,15 @@ class UnspecializedNNModuleVariable(StackSource, compat.TorchUnspecializedNNModu
 
     Stands in for ``torch._dynamo.variables.nn_module.UnspecializedNNModuleVariable``, except:
 
-    - A name of both a buffer and a submodule refers to the buffer, as in eager mode.
+    - If a buffer and a submodule have the same name, it refers to the buffer, as in eager mode.
     - Deleting an attribute that does not exist raises AttributeError, and so does assigning a
       parameter or a submodule before ``super().__init__()``.
-    - After methods of the class were replaced or global hooks registered, Dynamo compiles again.
+    - Dynamo compiles again if a method of the class is replaced or a global hook is registered.
 
     Args:
         value: the module.
         source: where the traced program finds the module; None if the program created it.
-        kwargs: as for Dynamo's variable of any object.
+        kwargs: further arguments of Dynamo's ``UserDefinedObjectVariable``.
     """
 
     _nonvar_fields: ClassVar[set[str]] = {"_tables", *compat.PLAIN_FIELDS_OF_UNSPECIALIZED}
@@ -72,7 +72,7 @@ class UnspecializedNNModuleVariable(StackSource, compat.TorchUnspecializedNNModu
         compat.UserDefinedObjectVariable.__init__(self, value=value, **kwargs)
         self.is_state_mutated = False
         self.nn_module_stack_source = self.source
-        # Name of a dict of state (`_parameters`, …) -> (tracer that first read it, its variable).
+        # Name of a dict of state (`_parameters`, …) -> (tracer that read it, the dict's variable).
         self._tables: dict[str, tuple[object, VariableTracker]] = {}
 
     def _wrap_source(self, attr_source: Any) -> Any:
@@ -212,7 +212,7 @@ class UnspecializedNNModuleVariable(StackSource, compat.TorchUnspecializedNNModu
                 method is Module.__setattr__ and isinstance(args[1], variables.DeletedVariable)
             ):
                 self._check_deletion(tx, args[0].as_python_constant())
-                # Trace `__delattr__`, so that Dynamo records its changes of the tables.
+                # Trace `__delattr__`, so that Dynamo records how it changes `_parameters` etc.
                 return _call_traced(tx, Module.__delattr__, None, [self, args[0]], kwargs)
 
         return compat.UserDefinedObjectVariable.call_method(self, tx, name, list(args), kwargs)
@@ -235,7 +235,7 @@ class UnspecializedNNModuleVariable(StackSource, compat.TorchUnspecializedNNModu
     def _check_assignment(self, tx: Translator, method: Any, args: Args) -> None:
         """Raise AttributeError, as Module does, if state is assigned before `Module.__init__()`.
 
-        The live object does not show this order, because its constructor has always run.
+        The live object cannot answer this, because Dynamo has already called `Module.__init__()`.
         """
         effects = tx.output.side_effects
         if (

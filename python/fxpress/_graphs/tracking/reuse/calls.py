@@ -1,4 +1,4 @@
-"""Handle the call of a module: repeat an equal earlier call, or trace it."""
+"""Handle a call of a module: repeat the trace of an equal earlier call, or trace the call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compare what a template would add to a graph for a call with what a trace of the call adds."""
+"""Check that the trace of a call adds to a graph exactly what a template would have added."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Repeat a recorded call for an equal call: instantiate its template."""
+"""Repeat a recorded call for an equal call, by instantiating the template of the recorded call."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def instantiate(template: Template, call: Call) -> compat.VariableTracker:
 
 
 class _Instance:
-    """One instance of a template. "Old" objects are from the recorded call."""
+    """One instance of a template. "Old" objects are from the recorded call, not from `call`."""
 
     def __init__(self, template: Template, call: Call) -> None:
         self.template = template
@@ -35,8 +35,8 @@ class _Instance:
         self.variables: dict[int, Any] = {}
         self.inputs: dict[torch.fx.Node, Any] = {}
         self.fakes: dict[int, torch.Tensor] = {}
-        self.storages: dict[int, Any] = {}  # storage -> a new tensor that has the new storage
-        self.symbols: dict[int, Any] = {}  # SymNode -> the new symbolic number
+        self.storages: dict[int, Any] = {}  # id of a storage -> a new tensor with the new storage
+        self.symbols: dict[int, Any] = {}  # id of a SymNode -> the new number
 
     def run(self) -> compat.VariableTracker:
         for old, new in zip(self.template.arguments, self.call.arguments.tensors, strict=True):
@@ -60,7 +60,7 @@ class _Instance:
             self.storages.setdefault(storage_id(before), after)
 
     def _enter_modules(self) -> None:
-        """Count the calls of modules within the call, and record them, as tracing does."""
+        """Count and record the calls of modules inside this call, as a trace would."""
         objects, numbers = self.call.structure.objects, self.template.numbers
         journal = self.call.journal
         self.outside = dict(self.tx.nn_module_stack)
@@ -83,7 +83,7 @@ class _Instance:
             size.note(self.same.source(source).name)
 
     def _stack(self, old: dict[str, Any]) -> dict[str, Any]:
-        """Return the `nn_module_stack` of a new node for the stack of the old node."""
+        """Convert the `nn_module_stack` of an old node to the stack of the new node."""
         inner = list(old)[self.template.call.depth :]
         return self.outside | dict(self.keys[key] for key in inner)
 
@@ -193,7 +193,7 @@ class _Instance:
             self.call.journal.note_guard(made)
 
     def variable(self, step: Step, old: Any) -> compat.VariableTracker:
-        """Return the variable for the result of `step`, which is `old` in the recorded call."""
+        """Return the variable of the result of `step`; `old` is the recorded call's variable."""
         if step.kind == "input":
             known: compat.VariableTracker = self.inputs[step.node]
             return known
@@ -210,7 +210,7 @@ class _Instance:
         return found
 
     def container(self, old: Any, items: list[compat.VariableTracker]) -> compat.VariableTracker:
-        """Return the variable for a tuple or a list that is `old` in the recorded call."""
+        """Return the variable of a tuple or list; `old` is the recorded call's variable."""
         found = self.variables.get(id(old))
         if found is None:
             found = self.variables[id(old)] = compat.copy_variable(old, items=items)

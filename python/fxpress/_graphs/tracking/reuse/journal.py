@@ -13,7 +13,7 @@ from fxpress._graphs.tracking.reuse.report import begin
 from fxpress._torch import reuse as compat
 from fxpress._torch.reuse import Guard, SeenSize, Source, VariableTracker, builder, guard_key
 
-KEY = "_fxpress_journal"  # the attribute of an OutputGraph that has the Journal
+KEY = "_fxpress_journal"  # the attribute of an OutputGraph in which its Journal is stored
 
 
 def open_journal(tx: Any) -> Any:
@@ -29,16 +29,16 @@ def note_once(tx: Any, what: str) -> None:
         journal.once.append(what)
 
 
-_TENSORS = (torch.nn.Parameter, torch.Tensor)  # `shape` of a subclass may run user code
+_TENSORS = (torch.nn.Parameter, torch.Tensor)  # `shape` of a subclass may run a user's code
 _NOTHING: dict[str, Any] = {}
 
 
 class Census:
-    """Counts modules with equal shapes, to find modules without an equivalent module.
+    """Counts modules by shape, to find modules whose shape no other module has.
 
     The shape of a module consists of its class, the sizes of its tensors and the shapes of its
     children. Calls of two modules are equal only if the modules' shapes are equal. A module's shape
-    is computed once, also if several modules contain the module.
+    is computed once, even if several modules contain the module.
     """
 
     def __init__(self) -> None:
@@ -95,9 +95,9 @@ _WATCHED = ("add_fqn_info_for_inlined_modules", "register_attr_or_module")
 
 
 class Journal:
-    """Lists of what Dynamo has added to one OutputGraph, and has read. The lists only grow.
+    """Lists what Dynamo has read, and what it has added to one OutputGraph. The lists only grow.
 
-    Each call of a module corresponds to a range of each list. Ranges of nested calls overlap.
+    Each call of a module corresponds to a slice of each list. Slices of nested calls overlap.
     """
 
     def __init__(self, output: Any) -> None:
@@ -108,11 +108,11 @@ class Journal:
         # node is renamed.
         self.events: list[tuple[torch.fx.Node | None, str, str]] = []
         self.entered: list[tuple[str, Source, torch.nn.Module]] = []  # (key, path, called module)
-        self.built: list[tuple[torch.nn.Module, Source]] = []  # modules with new variables
+        self.built: list[tuple[torch.nn.Module, Source]] = []  # modules that got variables
         self.reads: list[tuple[int, str]] = []  # (id of a module, name of an attribute)
         self.sizes: list[SeenSize] = []  # numbers and sizes that may become inputs of the graph
         self.once: list[str] = []  # see `note_once`
-        # Variables of changed objects that outlive the trace, and the number of changes.
+        # Variables of objects that outlive the trace and were changed, and the number of changes.
         self._changed = compat.changed_objects(self.effects)
         self.mutations = len(self._changed)
         # Objects that the changed objects contain (id of variable -> variable), and the generators
@@ -125,10 +125,10 @@ class Journal:
         self.report = begin()
         self.recordings: dict[Any, list[Any]] = {}  # key of a call -> its Recordings
         self.depth = 0  # how many nested calls are being recorded
-        self.stack_trace: str | None = None  # the stack trace of the next nodes, if known
+        self.stack_trace: str | None = None  # for new nodes; None: Dynamo computes it
         self._undo: list[Callable[[], None]] = []
         self._instantiated: dict[int, tuple[torch.nn.Module, Source]] = {}
-        # Keys of guards of instances, which Dynamo would add again when it builds a variable.
+        # Keys of guards that instances added. Dynamo would add them again for each new variable.
         self._guarded: set[Any] = set()
         self._count_mutations()
         self._note_modules()
@@ -136,7 +136,7 @@ class Journal:
         self._end_with_trace()
 
     def is_current(self, output: Any) -> bool:
-        """Return whether Dynamo still writes to this journal's graph. A restart creates another."""
+        """Return whether Dynamo still writes to this journal's graph, and has not restarted."""
         return self.graph is output.current_tracer.graph and self.effects is output.side_effects
 
     def __enter__(self) -> Journal:
@@ -282,7 +282,7 @@ def journal_of(output: Any) -> Journal:
 
 
 def begin_once(output: Any) -> None:
-    """Begin the report of an OutputGraph without a journal, at the graph's first call."""
+    """Begin a report at the first call of a module, if the OutputGraph has no journal."""
     if KEY not in vars(output):
         begin()
         vars(output)[KEY] = None

@@ -35,7 +35,7 @@ class Call:
         self.source = variable.source
         self.path = variable.get_nn_module_stack_source()
         self.journal = journal
-        if id(self.module) in journal.known:  # Dynamo may treat it unlike equal modules
+        if id(self.module) in journal.known:  # so Dynamo may treat it unlike equal modules
             raise structure.NotReusable("an earlier call has read the module")
         if journal.has_open_generator():
             raise structure.NotReusable("the program has an open generator")
@@ -55,7 +55,7 @@ class Call:
         self.tracked = tuple(
             number for number, each in enumerate(self.structure.objects) if id(each) in known
         )
-        # Dynamo adds other guards for an object that it has read before than for a new object.
+        # Whether Dynamo has read each object before: if so, it adds other guards for the object.
         self.met = [each in known for each in self.structure.others]
         self.state = compat.global_state()
         self.site = compat.CallSite(tx)
@@ -126,7 +126,7 @@ class Position(NamedTuple):
 
 
 class Recording:
-    """A traced call: a range of the journal, and the call's result."""
+    """A traced call: the slices of the journal's lists that it added, and its result."""
 
     def __init__(self, call: Call) -> None:
         self.call = call

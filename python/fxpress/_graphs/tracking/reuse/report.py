@@ -17,7 +17,7 @@ class ModuleCall:
     kind: str  # the name of the module's class
     # The path of the module whose earlier call was repeated; None if this call was traced.
     instantiated_from: str | None
-    reason: str  # why this call was traced, in a line; empty if it repeats an earlier call
+    reason: str  # why this call was traced, in one line; empty if it was not traced
     stamped_from = renamed("stamped_from", "instantiated_from")
 
     def __str__(self) -> str:
@@ -29,7 +29,7 @@ class ModuleCall:
 
 @dataclass
 class ReuseReport:
-    """A report on how a capture handled calls of modules; `str()` returns a line for each call.
+    """A report on how a capture handled calls of modules. Its `str()` has one line for each call.
 
     torch has no such class.
 
@@ -54,7 +54,7 @@ class ReuseReport:
         return [call for call in self.calls if call.instantiated_from is not None]
 
     def add(self, variable: Any, origin: Any, reason: str) -> None:
-        """Add a call: it repeats a call of `origin`, or (if None) was traced for `reason`."""
+        """Add a call that repeats a call of `origin`, or (if None) was traced for `reason`."""
         source = None if origin is None else _path(origin)
         kind = type(variable.value).__name__
         self.calls.append(ModuleCall(_path(variable), kind, source, reason))

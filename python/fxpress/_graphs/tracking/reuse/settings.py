@@ -25,7 +25,7 @@ def _block(value: Mode) -> _native.Block:
 
 
 def check_reuse(enabled: bool = True) -> _native.Block:
-    """Return a context manager in which calls are traced, and compared, instead of repeated.
+    """Return a context manager in which repeatable calls are traced, to check what repeating adds.
 
     The environment variable `FXPRESS_CHECK_REUSE=1` has the same effect on the entire process.
     torch has no such function.
@@ -34,8 +34,8 @@ def check_reuse(enabled: bool = True) -> _native.Block:
         enabled: if False, calls in the block are repeated without a check.
 
     Returns:
-        A context manager for one thread or task. A capture in it raises `InternalError` if
-        repeating a call and tracing the call would add different things to the graph.
+        A context manager for one thread or task. A capture in its block raises `InternalError` if
+        a call's trace adds other things to the graph than repeating an earlier call would add.
 
     Example:
         >>> from fxpress.functional_export import check_reuse

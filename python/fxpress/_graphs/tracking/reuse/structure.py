@@ -1,8 +1,8 @@
 """Describe everything that a call of a module can read, to compare two calls.
 
-A description has plain values. In it, numbers stand for the modules, tensors and containers in a
-module, in the order of a walk. An object at several paths has one number. So two modules with equal
-descriptions have shared objects at the same paths.
+A description consists of plain values. In it, numbers stand for the modules, tensors and containers
+in a module, in the order in which they are found. An object at several paths has one number, so a
+description also shows which paths lead to the same object.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ def _sizes(sizes: Iterable[Any]) -> tuple[Any, ...]:
 
 
 def _mark(value: Any) -> Any:
-    """Return a key of a constant, which equal constants share; for other objects, the id."""
+    """Return a key: equal constants have equal keys; the key of any other object is its id."""
     return (type(value), _plain(value)) if _is_plain(value) else id(value)
 
 

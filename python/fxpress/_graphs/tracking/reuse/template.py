@@ -171,7 +171,7 @@ class Template:
         step.fake = example
 
     def _fresh_guards(self) -> list[tuple[Any, Any]]:
-        """Return [(guard, key)]. Key None: Dynamo does not add the guard when it adds an input."""
+        """Return (guard, key) pairs. Key None: Dynamo does not add the guard with an input."""
         inputs = {step.source for step in self.steps if step.kind == "input"}
         found: list[tuple[Any, Any]] = []
         before: set[Any] = set()
@@ -252,7 +252,7 @@ def template_of(recording: Recording) -> Template:
 
 # Attributes that Dynamo reads directly from the live module, unseen by the journal.
 _READ_BY_DYNAMO = frozenset(vars(torch.nn.Module()))
-_NUMBERED = (torch.nn.Module, torch.Tensor, dict, list, set)  # equal calls have different objects
+_NUMBERED = (torch.nn.Module, torch.Tensor, dict, list, set)  # differ in equal calls
 _INPUTS = ("placeholder", "get_attr")
 _NUMBERS = (int, float, bool, torch.SymInt, torch.SymFloat, torch.SymBool, type(None), torch.Size)
 
