@@ -11,7 +11,7 @@ import torch.fx
 from fxpress._torch import export as torch_export
 from fxpress._torch import fx as torch_fx
 
-# Operators that may return an argument or a view of it, although their schemas do not declare it.
+# Operators that may return an argument or a view of it, which their schemas do not declare.
 _UNDECLARED = frozenset(
     {
         "alpha_dropout",
@@ -66,7 +66,7 @@ def _passes_on(body: torch.fx.GraphModule) -> bool:
 
 
 def readers(values: Iterable[torch.fx.Node]) -> set[torch.fx.Node]:
-    """Return the nodes that read the values, or values that may share memory with them."""
+    """Return the nodes that read one of `values`, or a value that may share memory with one."""
     found: set[torch.fx.Node] = set()
     pending = list(values)
     while pending:

@@ -25,7 +25,7 @@ def _is_call_name(call_name: str, base: str) -> bool:
 
 
 def _holders(root: torch.nn.Module, path: list[str]) -> list[torch.nn.Module]:
-    """Return the modules of all calls at `path` (also "a@1" for "a"); add missing modules."""
+    """Return the modules at `path`, also of further calls ("a@1" for "a"); add missing modules."""
     holders = {id(root): root}
     for name in path:
         below: dict[int, torch.nn.Module] = {}
@@ -71,7 +71,7 @@ def check_kind(value: object, kind: Any) -> None:
 def _assign_attr(
     from_obj: Any, to_module: torch.nn.Module, target: str, attr_kind: Any, persistent: bool = True
 ) -> None:
-    """Assign a value to a dotted name on the modules of all calls ("a.c" also on "a@1").
+    """Assign a value to a dotted name, for all calls of its module ("a.c" also sets "a@1.c").
 
     Stands in for `torch.export.unflatten._assign_attr`.
 

@@ -34,7 +34,7 @@ def copy_with_separate_bodies(owner: torch.fx.GraphModule) -> torch.fx.GraphModu
         body = pending.pop()
         if id(body) in copies:
             continue
-        # Generate the code before the copy: the class could not generate it for the copy.
+        # Generate the code first: the class, which the copy shares, can only do it for `body`.
         deferred_code.materialize(type(body))
         copies[id(body)] = _shallow_copy(body)
         pending += _children(body)

@@ -1,4 +1,4 @@
-"""Put dispatchers into an existing tree of modules, for callers of single steps of unflattening.
+"""Put dispatchers into an existing tree of modules, for code that calls single steps of torch.
 
 `unflatten` itself plans dispatchers (`InterpreterModuleDispatcher`) before it creates modules.
 """
@@ -49,7 +49,7 @@ def dispatch_modules(
 
 
 def _drop_numbers(fqn: str, graph: torch.fx.Graph, called: dict[str, Any]) -> None:
-    """Change targets such as "a@1" to "a": the dispatcher at "a" counts the calls itself."""
+    """Change targets such as "a@1" to "a", because the dispatcher at "a" counts the calls."""
     path = ".".join(part.split("@")[0] for part in fqn.split("."))
     for node in graph.find_nodes(op="call_module"):
         full = f"{path}.{node.target}" if path else str(node.target)

@@ -30,7 +30,7 @@ class _SubmoduleEntry:
     parent_module: torch.nn.Module
     parent_call_module: torch.fx.Node
     fqn: str
-    call_idx: int  # from 1
+    call_idx: int  # the number of the call, from 1
     module: torch.nn.Module
 
 
@@ -62,10 +62,10 @@ def _generate_unflatten(gm: Any, nodes: Any, spec: Any) -> torch.fx.Node:
 
 
 class _ModuleFrame:
-    """The frame of the root module, which outlines all calls of modules below the root.
+    """The frame of the root module. It moves the nodes of all other modules into their own graphs.
 
     Stands in for the root frame of `torch.export.unflatten._ModuleFrame`: `run_outer` fills the
-    graph of `module`, and the `seen_` arguments. Frames of submodules exist in C++ only.
+    graph of `module`, and the arguments `seen_…`. Frames of submodules exist in C++ only.
 
     Raises:
         UnsupportedError: `parent` is not None, or `module` is None.
@@ -111,7 +111,7 @@ class _ModuleFrame:
         self.parent_call_module: torch.fx.Node | None = None
 
     def run_outer(self) -> None:
-        """Outline the entire flat graph into the module."""
+        """Divide the entire flat graph among the graphs of the module and its submodules."""
         calls, attributes = _native.outline_submodules(
             {
                 "graph": self.flat_graph,
@@ -167,14 +167,14 @@ class _ModuleFrame:
         return node
 
     def uplift_common_custom_metadata(self) -> None:
-        """Do nothing: torch moves meta to the node that calls a frame; no node calls the root."""
+        """Do nothing: torch moves meta to the node that calls a module; no node calls the root."""
 
     def finalize_outputs(self) -> None:
-        """Raise UnsupportedError, because the native pass outlines a graph in one step."""
+        """Raise UnsupportedError, because `run_outer` does all steps at once."""
         raise self._only_run_outer("finalize_outputs")
 
     def run_from(self, node_idx: int) -> int:
-        """Raise UnsupportedError, because the native pass outlines a graph in one step."""
+        """Raise UnsupportedError, because `run_outer` does all steps at once."""
         raise self._only_run_outer("run_from")
 
     @staticmethod
@@ -192,7 +192,7 @@ class _ModuleFrame:
 def _outline_submodules(
     orig_graph: torch.fx.Graph, root_module: Any
 ) -> tuple[dict[Any, list[_SubmoduleEntry]], dict[str, set[str]]]:
-    """Outline a flat graph into `root_module`; return its calls and its attributes by call name.
+    """Divide a flat graph among `root_module` and its submodules; return calls and attributes.
 
     Stands in for `torch.export.unflatten._outline_submodules`.
     """

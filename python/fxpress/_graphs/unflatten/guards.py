@@ -21,7 +21,7 @@ from fxpress._torch.fx import TreeSpec, pytree
 
 
 def argument_names(in_spec: TreeSpec, signature: Any) -> list[str]:
-    """Return the names of `forward`'s parameters at export; without them, `arg_0`, `arg_1`, …"""
+    """Return the names of `forward`'s parameters; if not recorded at export, `arg_0`, `arg_1`, …"""
     if signature and signature.forward_arg_names:
         names: list[str] = signature.forward_arg_names
         return names
@@ -51,7 +51,7 @@ def guards_module(program: ExportedProgram, placeholders: list[torch.fx.Node]) -
 
 
 def input_guards(program: ExportedProgram) -> tuple[list[str], Inputs] | None:
-    """Return a program's guards and Inputs; None without traced guards or example inputs."""
+    """Return a program's guards and Inputs; None if it lacks traced guards or example inputs."""
     traced = torch_unlift.guards_of_trace(program)
     if not traced or not program.example_inputs:
         return None
@@ -103,7 +103,7 @@ class Inputs:
     """The texts of flat inputs: `sources` in guards (`L['x'][0]`), `shown` in messages (`x[0]`)."""
 
     def __init__(self, arguments: dict[str, Any]) -> None:
-        """Find the flat inputs in `arguments`: parameter of `forward` -> example input."""
+        """Find the flat inputs in `arguments`: {parameter of `forward`: example input}."""
         paths = [path for path, _ in pytree.tree_leaves_with_path(arguments)]
         self.sources = ["L" + pytree.keystr(path) for path in paths]
         self.shown = [path[0].key + pytree.keystr(path[1:]) for path in paths]
@@ -171,7 +171,7 @@ class _PlaceholderGuards:
             self.code.append(f"{source} <= {high}")
 
     def add_equations(self) -> None:
-        """Guard sizes such as `s0 + 1`. If no size is `s0`, the first of the sizes defines `s0`."""
+        """Guard sizes such as `s0 + 1`. If no size is `s0`, solve the first of them for `s0`."""
         known: dict[sympy.Symbol, sympy.Expr] = {}
         for source, expression in self._of_one_symbol:
             symbol = next(iter(expression.free_symbols))
@@ -217,7 +217,7 @@ def of_trace(guards: Iterable[str], inputs: Inputs, parameters: Iterable[str]) -
     return [_ITEM.sub(item, _FLAT_INPUT.sub(flat_input, guard)) for guard in guards]
 
 
-# A comparison that `ast.unparse` would not change.
+# Matches a comparison whose text `ast.unparse` would not change.
 _VALUE = r"(?:[A-Za-z_]\w*(?:\[(?:'\w+'|[0-9]+)\])*(?:\.size\(\)\[[0-9]+\])?|[0-9]+)"
 _PLAIN = re.compile(f"{_VALUE} (?:==|>=|<=) {_VALUE}", re.ASCII)
 

@@ -179,7 +179,7 @@ def signature(module: Any) -> inspect.Signature:
     call = module.module_call_graph[0].signature
     args, kwargs = call.in_spec.children()
     keywords = [name for name in kwargs.context if is_parameter_name(name)]
-    # Keyword parameters keep their names; positional parameters with equal names are renamed.
+    # A positional parameter with the name of a keyword parameter is renamed.
     taken = set(keywords)
 
     def unused(name: str) -> str:

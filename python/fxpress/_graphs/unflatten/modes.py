@@ -20,8 +20,8 @@ from fxpress._base.errors import UnsupportedError
 
 _setting = threading.local()
 
-# Class of a module -> an argument of its operator. The mode has no effect if `p` or `dropout` is 0,
-# or if `running_mean` is missing. None: the mode always has an effect.
+# Class of a module -> the operator's argument that decides whether the mode has an effect: it has
+# none if `p` or `dropout` is 0, or if `running_mean` is missing. None: it always has an effect.
 _DROPOUT = dict.fromkeys(
     ("Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "AlphaDropout", "FeatureAlphaDropout"), "p"
 )

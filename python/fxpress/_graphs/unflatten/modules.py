@@ -43,7 +43,7 @@ class _SubmoduleBase:
     _ty: str | None
     _title: ClassVar[str]  # the class name in the text of print_readable()
     _derived: ClassVar[tuple[str, ...]] = ()  # attributes that copies and pickles lack
-    _with_graphs: ClassVar[tuple[str, ...]] = ("graph",)  # pickled by GraphPickler
+    _with_graphs: ClassVar[tuple[str, ...]] = ("graph",)  # attributes that GraphPickler pickles
 
     def type_name(self) -> str | None:
         """Return the module's class in the eager model, as `module.qualname`; None: unknown."""
@@ -126,7 +126,7 @@ torch_export.skip_frame(_Signed.__get__)
 
 def _make_graph_module(module: Any) -> torch.fx.GraphModule:
     made = _native.make_graph_module(module, module.graph)
-    # Generate the code now, because Dynamo reads `forward` from the class without generating it.
+    # Generate the code now: Dynamo reads `forward` from the class, and would not generate the code.
     deferred_code.materialize(type(made))
     return made
 
@@ -136,7 +136,7 @@ def _placeholders(module: Any) -> list[torch.fx.Node]:
 
 
 def _copy_of_signature(module: Any) -> Any:
-    """Copy the program's signature when it is first read: it is large, and few callers read it."""
+    """Copy the program's signature at its first use, because it is large and few callers use it."""
     return source.copy_signature(*module.__dict__[_PROGRAM_SPECS])
 
 
@@ -401,7 +401,7 @@ class UnflattenedModule(_SubmoduleBase, torch_export.UnflattenedModule):  # type
                     )
                     facts["owner"] = bodies.copy_with_separate_bodies(program.graph_module)
                     self._ty, cuts = _native.unflatten(facts, self)
-            if cuts:  # an unneeded call could start a garbage collection
+            if cuts:  # else no call, which could start a garbage collection
                 log_cuts(cuts)
 
         _native.on_unchanged(export_module.graph, build)
@@ -489,7 +489,7 @@ def unflatten(
         flat_args_adapter: adapts inputs of another structure to the program's structure.
         share_state: use the program's own tensors instead of copies.
         device: the device of the copies; None: the devices of the program's tensors.
-        progress: report the progress of copying state: True, or a function of (done, total, what).
+        progress: True to show the progress of copying state, or a function of (done, total, what).
         check_guards: check the inputs against all guards of the program, not only ranges.
 
     Raises:
@@ -498,7 +498,7 @@ def unflatten(
             a value that its callers do not pass.
         AssertionError, KeyError: the program contradicts its signature.
         UnsupportedError: two inputs of the program are constants of the same name.
-        TypeError: `progress` has another type.
+        TypeError: `progress` is neither a bool, None nor a function.
         ImportError: `progress` needs a package that is not installed.
 
     Example:

@@ -1,4 +1,4 @@
-"""Define torch's steps of unflattening as separate functions, for callers of single steps.
+"""Define torch's steps of unflattening as separate functions, for code that calls single steps.
 
 `unflatten` itself plans all steps before it creates modules.
 """
@@ -27,8 +27,8 @@ def _inplace_buffer_and_input_mutations(
 
     Stands in for `torch.export.unflatten._inplace_buffer_and_input_mutations`. Each write comes
     after the computation of the new value and the last read of the old value or of its views. If
-    the new value is an input, its write is at the end of the graph. Parameters are written through
-    `detach`. A new value that a second write may change is cloned before this write.
+    the new value is an input, the write is at the end of the graph. Parameters are written through
+    `detach`. If another write may change a new value, the value is cloned before any write.
     """
     output = next(iter(reversed(graph.nodes)))
     if output.op != "output" or len(output.args) != 1:

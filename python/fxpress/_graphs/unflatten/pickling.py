@@ -68,7 +68,7 @@ def _copy_shared_parameters(module: torch.nn.Module, memo: dict[Any, Any]) -> No
 
 def _set_dict(module: Any, attributes: dict[str, Any]) -> None:
     """Set the `__dict__` of a new module."""
-    # From CPython 3.13 on, setattr may store values outside `__dict__`, which the engine watches.
+    # The engine watches `__dict__`, but setattr of CPython 3.13 may store values elsewhere.
     object.__setattr__(module, "__dict__", attributes)
 
 
@@ -152,7 +152,7 @@ def dump(value: Any) -> tuple[bytes, list[Any]]:
 
 
 def load(data: bytes, outside: list[Any]) -> Any:
-    """Return the value that was passed to `dump`; its fake tensors are of a new fake mode."""
+    """Return a copy of the value passed to `dump`; its fake tensors belong to a new fake mode."""
     shape_env = torch_export.ShapeEnv()
     mode: Any = torch_export.FakeTensorMode(shape_env=shape_env, allow_non_fake_inputs=True)
     mode.outside = outside  # `_from_outside` receives only the mode
@@ -232,7 +232,7 @@ class _Graphs:
         return item
 
     def pickled_child(self, child: Any) -> Any:
-        """Return the object to pickle for a module's child: for GraphModules, the `_GraphsItem`."""
+        """Return the object to pickle for a child: if it is a GraphModule, a `_GraphsItem`."""
         return self._item(child) if isinstance(child, torch.fx.GraphModule) else child
 
     def state_of(self, module: Any) -> dict[str, Any]:

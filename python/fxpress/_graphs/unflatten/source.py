@@ -118,7 +118,7 @@ def _as_parameter(copied: Any, value: Any, wanted: bool) -> Any:
     return torch.nn.Parameter(copied, requires_grad=value.requires_grad)
 
 
-Leaf = tuple[str, tuple[Any] | None]  # the name of a value and None, or "" and (constant,)
+Leaf = tuple[str, tuple[Any] | None]  # (name of a value, None) or ("", (constant,))
 Signature = tuple[str, list[Leaf], list[Leaf], int, list[str], Any, Any]
 
 
@@ -168,7 +168,7 @@ def _expect(condition: bool, call_name: str, what: str, found: object) -> None:
 
 
 def signatures(calls: Mapping[str, ModuleCallSignature]) -> list[Signature]:
-    """Check preserved module call signatures, given by call name; return them for native code."""
+    """Check preserved module call signatures (by call name), and convert them for native code."""
     result: list[Signature] = []
     for name, signature in calls.items():
         if name == "":
@@ -190,7 +190,7 @@ def signatures(calls: Mapping[str, ModuleCallSignature]) -> list[Signature]:
 
 
 def mutations(signature: ExportGraphSignature) -> list[tuple[bool, str]]:
-    """Return (is_parameter, target placeholder) for the mutation outputs, which come first."""
+    """Return (is_parameter, placeholder) for each output that is the new value of a placeholder."""
     if not any(spec.kind in MUTATIONS for spec in signature.output_specs):
         return []
     buffers = {target: name for name, target in signature.inputs_to_buffers.items()}
@@ -241,7 +241,7 @@ def copy_calls(calls: Iterable[Any]) -> list[Any]:
     result = []
     for entry in calls:
         if entry.signature is None and type(entry) is ModuleCallEntry:
-            copy = ModuleCallEntry(entry.fqn)  # the usual case, faster than _copied
+            copy = ModuleCallEntry(entry.fqn)  # the usual case; this is faster than _copied
         else:
             copy = _copied(entry)
         if copy.signature is not None:
