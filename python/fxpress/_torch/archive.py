@@ -1,6 +1,6 @@
 """Import torch's names for archives.
 
-Functions import `torch.export.pt2_archive._package` on use, because it imports Inductor (1 second).
+`torch.export.pt2_archive._package` is imported on use, because it imports Inductor (1 second).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def contents_class() -> Any:
 def load_compiled_model(
     path: str, model: str, *options: Any, use_stream_affinity: bool = False
 ) -> Any:
-    """Load and return a model compiled by AOTInductor from an archive."""
+    """Load a model from an archive and return it; AOTInductor has compiled the model."""
     from torch._inductor.codecache import get_device_information
     from torch.export.pt2_archive._package import AOTICompiledModel
 

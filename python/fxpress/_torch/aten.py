@@ -1,4 +1,4 @@
-"""Load the extension that needs libtorch, which is built for each minor version of torch.
+"""Load `_aten`, the extension that needs libtorch. It is built for each minor version of torch.
 
 Raises:
     UnsupportedTorchError: fxpress was not built for this minor version of torch. The extension for

@@ -71,7 +71,7 @@ _compilation = Replacement(OutputGraph, "compile_and_call_fx_graph", _compile)
 
 
 def unwritten_code() -> contextlib.AbstractContextManager[None]:
-    """Return a block in which captured modules get no code; the caller must generate the code."""
+    """Return a context manager in which captured modules get no code; the caller generates it."""
     if graph_code_log.isEnabledFor(logging.DEBUG) or traces_are_written():
         return contextlib.nullcontext()
     return _compilation.block()
@@ -86,7 +86,7 @@ compiling_state = _compiling_state_context
 DisableTorchDispatch = torch._C._DisableTorchDispatch
 WrappedCall = _WrappedCall
 get_attribute = _get_attr
-set_attribute = _assign_attr  # (value, module, path)
+set_attribute = _assign_attr  # parameters: value, module, path
 delete_attribute = _del_attr
 log = torch_capture.log
 config = torch._dynamo.config
@@ -94,13 +94,13 @@ config = torch._dynamo.config
 RelaxedConstraint = _RelaxedConstraint
 OPERATORS = (torch._ops.OpOverloadPacket, torch._ops.OpOverload)
 OpOverload = torch._ops.OpOverload
-# `nn.Module.__call__` checks this function: in newer torch, it is False while tracing is paused.
+# `nn.Module.__call__` calls this function. In newer torch, it returns False while tracing pauses.
 _is_tracing: Callable[[], object] = (
     torch._C._is_tracing if features.calls_check_is_tracing else torch._C._get_tracing_state
 )
 # The `pass_name` in the NodeSource of the nodes that torch's DynamoGraphTransformer creates.
 TRANSFORMER_PASS = "Interpreter_DynamoGraphTransformer"
-# `run_node` copies these keys of `Node.meta` to a new node, besides the keys that a tracer copies.
+# `run_node` copies these keys of `Node.meta` to a new node; a tracer copies further keys.
 VALUE_KEYS = ("val", "example_value", "unbacked_bindings")
 
 
@@ -121,13 +121,13 @@ def reset() -> None:
 
 
 def settings(**values: Any) -> contextlib.AbstractContextManager[Any]:
-    """Return a block in which Dynamo's settings have these values."""
+    """Return a context manager in which Dynamo's settings have these values."""
     return cast(contextlib.AbstractContextManager[Any], config.patch(**values))
 
 
 @contextlib.contextmanager
 def timed() -> Iterator[None]:
-    """Run a block; record its time in Dynamo's metrics as "fullgraph_capture"."""
+    """Record the time of a `with` block in Dynamo's metrics, as "fullgraph_capture"."""
     with get_metrics_context(), dynamo_timed("fullgraph_capture"):
         yield
 
@@ -144,7 +144,7 @@ def does_more_than_forward(module: torch.nn.Module) -> bool:
 
 
 def with_shape_guards_only(captured: Any) -> Any:
-    """Return a copy of a capture with the guards on sizes only, to check constraints on sizes."""
+    """Copy a capture, without guards on anything but sizes, to check constraints on sizes."""
     made = copy.copy(captured)
     made.output_graph = copy.copy(captured.output_graph)
     shapes = [g for g in made.output_graph.guards if g.create_fn_name() == "SHAPE_ENV"]
@@ -182,7 +182,7 @@ def with_input_names(text: str, args: Any, kwargs: Any, signature: Any) -> str:
 def bound_spec(
     dynamic_shapes: Any, called: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Any, list[Any], Any] | None:
-    """Bind `dynamic_shapes` if it is a spec: return (ShapesSpec, flat inputs, spec), or None."""
+    """If `dynamic_shapes` is a spec, bind it; return (ShapesSpec, flat inputs, in_spec) or None."""
     if not features.shapes_specs:
         return None
     from torch.fx.experimental._spec_binding import _bind_spec_to_args
@@ -192,7 +192,7 @@ def bound_spec(
         return None
     whole = dynamic_shapes if isinstance(dynamic_shapes, ShapesSpec) else ShapesSpec(dynamic_shapes)
     leaves, flat_inputs, in_spec = _bind_spec_to_args(called, args, kwargs, whole)
-    # The function that Dynamo traces has the flat inputs as its only parameter.
+    # Dynamo traces a function whose only parameter is `*args`, the flat inputs.
     flat = ShapesSpec(ParamsSpec({"*args": leaves}), assumptions=whole._assumptions or None)
     return flat, flat_inputs, in_spec
 

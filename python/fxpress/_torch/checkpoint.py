@@ -1,8 +1,8 @@
-"""Names in checkpoint files of torch's classes and functions, which are never imported."""
+"""List torch's classes and functions in checkpoint files by name, without importing them."""
 
 from __future__ import annotations
 
-# The classes that a checkpoint's file `.metadata` may name, by module.
+# Module -> its classes that may occur in the file `.metadata` of a checkpoint.
 METADATA_CLASSES = {
     "torch.distributed.checkpoint.metadata": (
         *("BytesStorageMetadata", "ChunkStorageMetadata", "Metadata", "MetadataIndex"),

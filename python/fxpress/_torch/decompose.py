@@ -60,7 +60,7 @@ PREFIXES: dict[Any, str] = export_utils.placeholder_prefixes
 ParamInput = descriptors.ParamAOTInput
 BufferInput = descriptors.BufferAOTInput
 PlainInput = descriptors.PlainAOTInput
-# A separate pass of torch adds checks before each call of these operators.
+# Before each call of these operators, a separate pass of torch adds nodes that check the argument.
 GUARDED_CONVERSIONS = (
     torch.ops.aten.to.device,
     torch.ops.aten.to.dtype,
@@ -95,7 +95,7 @@ def has_modes() -> bool:
     )
 
 
-# Settings that change a trace, but are not part of `surroundings`: (config module, names).
+# (config module, names of settings) of settings that affect traces and that `surroundings` omits.
 _SETTINGS: tuple[tuple[Any, tuple[str, ...]], ...] = (
     (symbol_config, tuple(symbol_config._config)),
     (dynamo_config, ("canonicalize_output_graph_node_order", "do_not_emit_runtime_asserts")),
@@ -160,7 +160,7 @@ def is_view(target: Any) -> bool:
 
 
 def may_write(target: Any) -> bool:
-    """Return whether an operator may write to its arguments; schemas of batch norm hide this."""
+    """Return whether an operator may write to its arguments. Schemas of batch norms hide writes."""
     if not isinstance(target, OpOverload):
         return isinstance(target, torch._ops.HigherOrderOperator)
     names = {argument.name for argument in target._schema.arguments}
@@ -254,7 +254,7 @@ def trace(
 
 
 def with_meta_of(node: Any) -> contextlib.AbstractContextManager[None]:
-    """Return a block in which new nodes get the meta that torch's interpreter takes from `node`."""
+    """Return a context manager: new nodes in it get the meta that torch's interpreter copies."""
     block: contextlib.AbstractContextManager[None] = fx_traceback.set_current_meta(
         node, INTERPRETER
     )
@@ -282,7 +282,7 @@ def node_of(tensor: torch.Tensor, tracer: Any) -> tuple[Any, Any]:
 
 
 def functional(tensor: torch.Tensor, requires_grad_like: torch.Tensor | None) -> Any:
-    """Wrap a fake tensor; the wrapper requires gradients if `requires_grad_like` does."""
+    """Wrap a fake tensor in a functional tensor; both require gradients as `requires_grad_like`."""
     wrapped = functional_utils.to_fun(tensor)
     if requires_grad_like is not None:
         torch._mirror_autograd_meta_to(requires_grad_like, wrapped.elem)
@@ -336,7 +336,7 @@ def have_own_storages(result: Any, given: list[Any]) -> bool:
 
 
 class Candidates:
-    """Records the candidate from which `Namespace.create_name` creates each name of a trace."""
+    """Records, for each name in a trace, the name that was proposed to `Namespace.create_name`."""
 
     def __init__(self, tracer: Any) -> None:
         self._namespace = tracer.graph._graph_namespace
@@ -351,7 +351,7 @@ class Candidates:
         self._namespace.create_name = note_candidate
 
     def of(self, name: str) -> str:
-        """Return the candidate from which `create_name` created `name`."""
+        """Return the proposed name for which `create_name` returned `name`."""
         return self._candidates[name]
 
     def stop(self) -> None:
@@ -366,7 +366,7 @@ def tracer() -> Any:
 
 
 def set_node(tensor: torch.Tensor, node: Any, of: Any) -> None:
-    """Make `node` the node of a tensor in the trace of the tracer `of`."""
+    """Make `node` the node that represents a tensor in the trace of the tracer `of`."""
     traced = proxy_tensor._ProxyTensor(torch.fx.Proxy(node, of), None)
     proxy_tensor.set_proxy_slot(tensor, of, traced)
 
@@ -400,7 +400,7 @@ class Fakes:
         return state
 
     def storage(self, nbytes: Any, real: torch.Tensor | None) -> Any:
-        """Return a new meta storage; for a tensor `real`, the storage of its fake tensors."""
+        """Return a new meta storage or, if `real` is not None, the storage of its fake tensors."""
         if type(nbytes) is not int:  # UntypedStorage would specialize the symbol
             return torch.empty((nbytes,), dtype=torch.uint8, device=META).untyped_storage()
         if real is None:
@@ -458,7 +458,7 @@ class Traced:
 
 
 def without_stack() -> contextlib.AbstractContextManager[None]:
-    """Return a block in which new nodes of a trace get no stack traces."""
+    """Return a context manager in which new nodes of a trace get no stack traces."""
     return with_meta_of(_NO_NODE)
 
 
@@ -505,5 +505,5 @@ outside_of_fake_mode: Callable[[], contextlib.AbstractContextManager[Any]] = uns
 
 
 def materialized(table: dict[Any, Callable[..., Any]]) -> dict[Any, Callable[..., Any]]:
-    """Return a decomposition table as a new dict; a CustomDecompTable is completed first."""
+    """Return a decomposition table as a new dict; complete a CustomDecompTable first."""
     return table.materialize() if isinstance(table, CustomDecompTable) else dict(table)

@@ -101,7 +101,7 @@ def trace_inference(
 
 
 def verify_meta(module: torch.fx.GraphModule, signature: Any) -> None:
-    """Raise SpecViolationError for invalid meta or names of placeholders."""
+    """Raise SpecViolationError if a node's meta or a placeholder's name is invalid."""
     export_trace._verify_nn_module_stack(module)
     export_trace._verify_stack_trace(module)
     export_trace._verify_placeholder_names(module, signature)

@@ -19,7 +19,7 @@ from torch.export import decomp_utils, exported_program
 COMPOSITE = DispatchKey.CompositeImplicitAutograd
 _AUTOGRAD_KEYS = tuple(exported_program._AUTOGRAD_ALIAS_BACKEND_KEYS_TO_OVERRIDE)
 _BACKEND_KEYS = tuple(exported_program._BACKEND_KEYS_TO_OVERRIDE)
-COLLECT_COMPOSITES = (decomp_utils, "_collect_all_valid_cia_ops")  # owner and name
+COLLECT_COMPOSITES = (decomp_utils, "_collect_all_valid_cia_ops")  # module, name of a function
 keep = export_utils._special_op_to_preserve_cia
 is_preservable: Callable[[Any], bool] = export_utils._is_preservable_cia_op
 own_decomposition: Callable[[Any], Callable[..., Any]] = export_utils._get_decomp_for_cia
@@ -28,7 +28,7 @@ own_decomposition: Callable[[Any], Callable[..., Any]] = export_utils._get_decom
     for code in export_utils._get_decomp_for_cia.__code__.co_consts
     if isinstance(code, types.CodeType)
 )
-# torch collects the composite operators of aten once in a process; this function returns them.
+# Returns the composite operators of aten, which torch collects once in a process.
 collected_aten_composites: Any = export_utils._collect_all_valid_cia_ops_for_aten_namespace
 
 
@@ -69,7 +69,7 @@ def is_own_decomposition(function: Any, operator: Any) -> bool:
 
 
 def overridden(operator: Any, function: Callable[..., Any]) -> tuple[dict[Any, Any], Any]:
-    """Return the kernels that make `function` decompose `operator`, and the old decomposition."""
+    """Return kernels with which `function` decomposes `operator`, and the old decomposition."""
     kernels = dict(operator.py_kernels)
     original = own_decomposition(operator)
     for key in _AUTOGRAD_KEYS:

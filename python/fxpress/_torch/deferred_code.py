@@ -75,7 +75,7 @@ def _generated(graph: torch.fx.Graph) -> tuple[torch_fx.PythonCode, Any, dict[st
 
 # The sources of equal layers differ only in the names of locals. Compiling a source is most of the
 # cost of a first call, so later sources get a copy of the first code object with other local names.
-# Source without names -> (code object, for each name in `co_varnames` its index in `names`).
+# `_codes`: source without names -> (code object, the index in `names` of each `co_varnames` entry).
 _codes: collections.OrderedDict[bytes, tuple[types.CodeType, list[int]]] = collections.OrderedDict()
 _MAX_CODES = 256
 # compile() refuses these names for locals, but a code object with such names would run.
@@ -181,8 +181,8 @@ def _recompile(self: torch.fx.GraphModule) -> Any:
 
 
 # The namespace of a class with deferred code. Generating code adds entries to the instance's
-# `__dict__`, which would break an iteration in another thread. So an access to a method that
-# iterates generates the code first; torch.jit.script iterates after `__prepare_scriptable__`.
+# `__dict__`, which must not happen while another thread iterates over this dict. So the methods
+# below that iterate generate the code first; torch.jit.script calls `__prepare_scriptable__` first.
 BODY: dict[str, Any] = {
     "recompile": _recompile,
     **{
@@ -250,7 +250,7 @@ _recompilation = Replacement(torch.fx.GraphModule, "recompile", _defer)
 
 
 def deferring() -> contextlib.AbstractContextManager[None]:
-    """Return a block in which this thread's `GraphModule.recompile` defers generating code."""
+    """Return a context manager in which this thread's `GraphModule.recompile` defers its code."""
     if torch_fx.enriches_profiler_metadata() or torch_fx.shows_meta_in_source():
         return contextlib.nullcontext()
     return _recompilation.block()

@@ -22,7 +22,7 @@ def is_divisible(
 ) -> bool:
     """Return whether torch computes all gradients of a stage if it splits the backward in two.
 
-    The first part computes the gradients of the stage's inputs, the second of its parameters.
+    One part computes the gradients of inputs, and the other computes the gradients of parameters.
     """
     ends, roots, weights = map(_nodes, (inputs, outputs, parameters))
     return not loses_gradients(roots, ends) and not runs_twice(roots, ends, weights)
@@ -184,7 +184,7 @@ def check_microbatches(schedule: Any, check: Callable[[Any, Any], None]) -> None
 
 
 def report_loss(schedule: Any, doing: Callable[[str], None]) -> None:
-    """Make a schedule call `doing` around each loss, also while torch infers shapes."""
+    """Make a schedule call `doing` before and after each loss, also while torch infers shapes."""
     compute = schedule._loss_fn
     if compute is None:
         return
@@ -213,7 +213,7 @@ def _nothing() -> None:
 
 
 class _Zeros(TorchDispatchMode):  # type: ignore[misc]
-    """Fills new memory with zeros: operators such as index_put may leave parts of it unwritten."""
+    """Fills new memory with zeros, because operators such as index_put may not write all of it."""
 
     def __torch_dispatch__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
@@ -288,10 +288,10 @@ class Stage(PipelineStage):  # type: ignore[misc]
         self._doing("")
 
     def get_local_bwd_output(self, mb_index: int) -> Any:
-        """Return the gradients for the previous stage, on the same rank."""
+        """Return the gradients for the previous stage, which is on the same rank."""
         return super().get_local_bwd_output(mb_index) if self.has_backward else ()
 
     def set_local_bwd_input(self, next_stage_bwd_outputs: Any, mb_index: int) -> None:
-        """Accept the gradients of the next stage, on the same rank."""
+        """Store the gradients from the next stage, which is on the same rank."""
         if self.has_backward:
             super().set_local_bwd_input(next_stage_bwd_outputs, mb_index)

@@ -33,7 +33,7 @@ def skip_frame(function: Callable[..., Any]) -> None:
     frames.set_code_exec_strategy(function.__code__, frames._FrameExecStrategy(skip, default))
 
 
-# The module `torch.export.unflatten`: the attribute `unflatten` of `torch.export` is a function.
+# Imported by its path, because the attribute `unflatten` of `torch.export` is a function.
 _unflatten = importlib.import_module("torch.export.unflatten")
 InterpreterModule: Any = _unflatten.InterpreterModule
 InterpreterModuleDispatcher: Any = _unflatten.InterpreterModuleDispatcher
@@ -107,7 +107,7 @@ def with_distinct_names(program: ExportedProgram) -> ExportedProgram:
 
 
 def without_tokens_and_dead_bodies(program: ExportedProgram) -> ExportedProgram:
-    """Return the program, or a copy without effect tokens and dead code in nested GraphModules."""
+    """Return the program, or a copy without effect tokens and dead nodes of nested GraphModules."""
     cleaned = without_effect_tokens(program)
     if cleaned is not program or not any(map(_has_dead_code, _bodies(program.graph_module))):
         return cleaned

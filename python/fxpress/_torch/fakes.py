@@ -36,7 +36,7 @@ META = torch.device("meta")
 
 
 def attributes_of(mode: Any, device: torch.device) -> dict[str, Any]:
-    """Return the attributes that all fake tensors of a mode on a device have."""
+    """Return the attributes that are the same for all fake tensors of a mode on a device."""
     return dict(vars(FakeTensor(mode, torch.empty(0, device=META), device)))
 
 

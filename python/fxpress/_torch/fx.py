@@ -45,7 +45,7 @@ CAST = torch.ops.aten._to_copy.default  # converts a tensor to another dtype
 
 _T = TypeVar("_T")
 
-# `is_opaque_value` has a new name in newer releases, where the old name warns.
+# In newer releases, `is_opaque_value` has a new name, and a use of the old name warns.
 is_opaque_value: Callable[[Any], bool] = (
     opaque_object.is_custom_class_obj
     if features.opaque_values_are_custom_classes
@@ -63,7 +63,7 @@ def is_fake(value: object) -> TypeGuard[torch.Tensor]:
 
 
 def holds_fake(value: object) -> bool:
-    """Return whether a value is a fake tensor, or of a tensor subclass with fake tensors inside."""
+    """Return whether a value is a fake tensor, or a tensor subclass that contains fake tensors."""
     open_: list[Any] = [value]
     while open_:
         part = open_.pop()
@@ -91,7 +91,7 @@ def uses_lazy_graph_modules() -> bool:
     return issubclass(lazy_graph_module._get_graph_module_cls(), LazyGraphModule)
 
 
-# A GraphModule created by torch. The GraphModules of fxpress and their classes have its attributes.
+# A GraphModule that torch created. fxpress's GraphModules and their classes get its attributes.
 PATTERN = torch.fx.GraphModule({}, torch.fx.Graph())
 _PATTERN_CLASS = type(PATTERN)
 
@@ -124,7 +124,7 @@ def forward_from_code(
     namespace: dict[str, Any],
     graph: torch.fx.Graph,
 ) -> Any:
-    """Return the function of `source` from the code `pattern`, which has other names of locals."""
+    """Return the function of `source`, from equal code (`pattern`) with other names of locals."""
     namespace = {**namespace, "__builtins__": vars(builtins)}
     key = fx_graph_module._loader.cache(source, namespace, getattr(graph, "_co_fields", {}))
     code = pattern.replace(co_filename=key, co_varnames=names)
@@ -132,11 +132,11 @@ def forward_from_code(
 
 
 def _with_own_nodes(graph: torch.fx.Graph) -> torch.fx.Graph:
-    """Return a copy of a graph, because torch's code generator may rename nodes."""
+    """Return a copy of a graph, for torch's code generator, which may rename the copy's nodes."""
     twin = torch.fx.Graph()
     copies: dict[torch.fx.Node, torch.fx.Node] = {}
     for node in graph.nodes:
-        # `create_node` does not check get_attr nodes: the code generator must report invalid nodes.
+        # `create_node` does not check get_attr nodes. Only the code generator shall check the node.
         copied = copies[node] = twin.create_node("get_attr", "", type_expr=node.type)
         copied.name, copied.op, copied.target = node.name, node.op, node.target
         arguments = torch.fx.node.map_arg((node.args, node.kwargs), lambda n: copies.get(n, n))

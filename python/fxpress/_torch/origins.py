@@ -136,13 +136,13 @@ def _is_backend(key: str) -> bool:
 
 
 def _kernels(operator: str) -> list[tuple[str, bool]]:
-    """Return (dispatch key, whether the kernel is torch's) for Python kernels a trace may run."""
+    """Return (dispatch key, whether it is torch's) for each Python kernel that a trace may run."""
     found = _KERNEL.findall(torch._C._dispatch_dump(operator))
     return [(k, _is_of_torch(file, int(line))) for k, file, line in found if not _is_backend(k)]
 
 
 def _is_of_torch(file: str, line: int) -> bool:
-    """Return whether kernels are torch's, by the file and line that created their Library."""
+    """Return whether a kernel is torch's; `file` and `line` created the kernel's Library."""
     for_others = file == library.__file__ and line in _lines_for_others()
     return file.startswith(HOME) and not for_others
 
@@ -192,7 +192,7 @@ class _Libraries:
                 found = "" if owners == {True} else name
                 self._known[made] = (len(made._op_impls), found)
                 return found
-            shared = name  # torch and other code have kernels; this Library may own either
+            shared = name  # torch and other code have kernels; this Library may own any
         if not shared:
             self._known[made] = (len(made._op_impls), "")
         return shared
@@ -202,7 +202,7 @@ user_kernel = _Libraries().user_kernel
 
 
 def is_replaced(operator: Any) -> bool:
-    """Return whether the user's composite or autograd kernels replace an operator in a trace."""
+    """Return whether a trace may run a user's kernel instead of adding the operator's node."""
     if operator.namespace in BUILTIN:
         return False
     kernels = _kernels(operator.name())

@@ -73,7 +73,7 @@ def lasting_state(output: Any) -> tuple[int, ...]:
         len(effects.tensor_hooks),
         len(effects.save_for_backward),
         len(tracer.bound_symbols),
-        # Cached results of an operator have other size expressions than its first result.
+        # An operator's cached result and its first result have different expressions for sizes.
         FakeTensorMode.cache_misses if tracer.bound_symbols else 0,
         len(shapes.guards),
         shapes._version_counter,
@@ -108,7 +108,7 @@ def surroundings(tx: Any) -> tuple[Any, ...]:
 
 
 def is_plain_trace(tx: Any) -> bool:
-    """Return whether calls can be repeated at this point: not, for example, in an except block."""
+    """Return whether calls can be repeated at this point (in an except block, they cannot)."""
     return (
         tx.output.current_tracer.parent is None
         and tx.distributed_state is None  # sizes on other ranks make numbers dynamic
@@ -369,7 +369,7 @@ def guard_key(guard: Guard) -> tuple[Any, ...]:
 
 
 def repeat_guard(guard: Guard, known: dict[Source, Source]) -> Guard:
-    """Return a copy of a guard, without its stack; `known` replaces the guard's sources."""
+    """Return a copy of a guard, without its stack; `known` maps old sources to new ones."""
     function = guard.create_fn
     if isinstance(function, functools.partial):
         args = [map_source(x, known) if isinstance(x, Source) else x for x in function.args]

@@ -23,7 +23,7 @@ from fxpress._torch.fakes import without_data
 
 
 def copy_fake(like: Any, shares: torch.Tensor | None, symbol: Callable[[Any], Any]) -> torch.Tensor:
-    """Copy a fake tensor, in the storage of `shares` if it is not None; `symbol` maps its sizes."""
+    """Copy a fake tensor, into the storage of `shares` if given; `symbol` maps each size."""
     size, stride = tuple(map(symbol, like.shape)), tuple(map(symbol, like.stride()))
     offset = symbol(like.storage_offset())
     with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
@@ -61,7 +61,7 @@ def can_copy_parameter(fake: Any) -> bool:
 
 
 def copy_parameter(fake: Any, parameter: torch.Tensor) -> torch.Tensor | None:
-    """Return a copy of `fake` as fake tensor of `parameter`; None if Dynamo must create it."""
+    """Copy `fake` to create the fake tensor of `parameter`; None if Dynamo must create it."""
     mode = fake.fake_mode
     converter = mode.fake_tensor_converter
     meta = converter.meta_converter

@@ -60,7 +60,7 @@ from fxpress._base.replacement import replace_lock_in_children
 from fxpress._torch.versions import features
 
 OPS = "torch._ops"  # the `__module__` of operators
-INDUCTOR = "torch._inductor.ir"  # looked up in sys.modules, because importing it is slow
+INDUCTOR = "torch._inductor.ir"  # found in sys.modules if imported: an import would be slow
 # Whether torch serializes Triton kernels on this machine; some releases accept a CPU backend too.
 can_use_triton: Callable[[], bool] = (
     functools.partial(has_triton, include_cpu=True) if features.triton_on_cpu else has_triton
@@ -92,7 +92,7 @@ TorchSerializeError = torch_serialize.SerializeError
 
 
 class SerializeError(Error, torch_serialize.SerializeError):  # type: ignore[misc]
-    """A program cannot be written, a file is damaged, or a file names something unknown.
+    """A program cannot be written, a file is damaged, or a file refers to something unknown.
 
     A subclass of `torch._export.serde.serialize.SerializeError`: code that catches torch's class
     also catches this class. torch's functions raise torch's class, which is not an
@@ -143,7 +143,7 @@ assert_scalar = torch.ops.aten._assert_scalar.default
 ScriptObject = torch._C.ScriptObject
 
 
-# Functions on numbers that programs call. torch's serializer refuses them; fxpress's accepts them.
+# Functions that compute numbers in programs. fxpress serializes them, unlike torch's serializer.
 FURTHER_SYM_OPS = (
     *(math.ceil, math.floor, round, abs, operator.abs, operator.not_),
     *(torch.sym_sum, symbolic_shapes.cast_symbool_to_symint_guardless),
@@ -151,12 +151,12 @@ FURTHER_SYM_OPS = (
 
 
 def is_sym_op(target: Any) -> bool:
-    """Return whether a target is a function on numbers that a file may name."""
+    """Return whether a target computes numbers and may be the target of a node in a file."""
     return target in SYM_OPS or target in FURTHER_SYM_OPS
 
 
 def with_aten(versions: dict[str, int] | None) -> dict[str, int]:
-    """Return a copy of {namespace: opset version}; add the installed torch's "aten" if missing."""
+    """Copy {namespace: opset version}; add "aten" with the installed torch's version if missing."""
     complete = dict(versions or {})
     complete.setdefault("aten", int(torch._C._get_max_operator_version()))
     return complete
@@ -276,7 +276,7 @@ def is_namedtuple(kind: Any) -> bool:
     return bool(kind is namedtuple or pytree.is_namedtuple_class(kind))
 
 
-# torch's own sympy functions, which expressions in files may name.
+# torch's own sympy functions, which may occur in expressions in files.
 SYMPY_FUNCTIONS: dict[str, Callable[..., Any]] = {
     name: value
     for name, value in vars(sympy_functions).items()
@@ -382,7 +382,7 @@ def constrain_size(shape_env: Any, expression: Any) -> None:
 
 
 def is_of_torch(operator: Any) -> bool:
-    """Return whether torch, but not `torch.testing`, defines the class of an operator."""
+    """Return whether torch defines the class of an operator, but not in `torch.testing`."""
     module = type(operator).__module__
     return module.startswith("torch.") and not module.startswith("torch.testing.")
 
@@ -417,7 +417,7 @@ def make_program(fields: dict[str, Any], is_valid: bool) -> ExportedProgram:
 
 
 def replaced(program: ExportedProgram, **fields: Any) -> ExportedProgram:
-    """Return a copy of a program with some arguments of `make_program` replaced."""
+    """Return a copy of a program; `fields` replaces some of the arguments of `make_program`."""
     names = ("state_dict", "range_constraints", "module_call_graph", "example_inputs")
     same = {name: getattr(program, name) for name in (*names, "constants", "verifiers")}
     return make_program({"guards_code": guards_code(program), **same, **fields}, is_valid=False)

@@ -78,7 +78,7 @@ def as_int(number: Any) -> int | None:
 
 
 def symbol_read(number: Any) -> Any:
-    """Return an input's size before replacements if it is a symbol, else None."""
+    """Return the symbol that is an input's size before replacements; None for other expressions."""
     expression = None if type(number) is int else number.node._expr
     return expression if expression is not None and expression.is_Symbol else None
 
@@ -118,7 +118,7 @@ def knowledge(shape_env: Any) -> tuple[Any, ...]:
 
 
 def state(shape_env: Any) -> tuple[Any, ...]:
-    """Return counters of a ShapeEnv. A counter changes if a trace adds a guard or a symbol."""
+    """Return counters of a ShapeEnv. If a trace adds a guard or a symbol, a counter changes."""
     if shape_env is None:
         return ()
     return (
@@ -136,7 +136,7 @@ def state(shape_env: Any) -> tuple[Any, ...]:
 
 
 def without_guards(shape_env: Any) -> contextlib.AbstractContextManager[None]:
-    """Return a block in which comparisons of sizes add no guards."""
+    """Return a context manager in which comparisons of sizes add no guards."""
     if shape_env is None:
         return contextlib.nullcontext()
     block: contextlib.AbstractContextManager[None] = shape_env.suppress_guards()
@@ -167,8 +167,8 @@ class Slot(NamedTuple):
     """How a trace finds the node of a symbolic int."""
 
     node: Any  # its node; with `reads`, the node of the tensor from which the int is read
-    reads: Any = None  # the operator of the node that is created when it is needed
-    indexes: tuple[int, ...] = ()  # the further arguments of this operator
+    reads: Any = None  # if not None, the operator that reads the int, when it is needed
+    indexes: tuple[int, ...] = ()  # its arguments after the tensor
 
 
 @dataclass(frozen=True)
@@ -229,7 +229,7 @@ class Part(NamedTuple):
 def computed(expression: Any, graph: torch.fx.Graph) -> list[Part] | None:
     """Add placeholders for an expression's symbols, and the nodes with which torch computes it.
 
-    None: the nodes for a part of the expression are not known.
+    Return None if the nodes for a part of the expression are not known.
     """
     tracer = torch.fx.proxy.GraphAppendingTracer(graph)
     symbols = sorted(expression.free_symbols, key=str)

@@ -52,7 +52,7 @@ def _is_known_part(value: Any) -> bool:
 
 
 # Export computes some results once for several modules. A module with a preserved signature has no
-# input for such a result. The module computes the result again if its operator is in this set.
+# input for such a result. If the result's operator is in this set, the module computes it again.
 # torch's `_ModuleFrame.remap_input` has the same list.
 _RECOMPUTABLE = frozenset(
     {

@@ -82,7 +82,7 @@ def is_traced_plainly(function: OpOverload, pre_dispatch: bool) -> bool:
 
 
 def may_write(packet: OpOverloadPacket) -> bool:
-    """Return whether an overload of an operator writes to an argument other than `out`."""
+    """Return whether any overload of an operator writes to an argument that is not keyword-only."""
     schemas = [getattr(packet, name)._schema for name in packet.overloads()]
     arguments = [each for schema in schemas for each in schema.arguments]
     return any(each.is_write and not each.kwarg_only for each in arguments)
@@ -129,10 +129,10 @@ class AutogradState(NamedTuple):
 
 
 def autograd_state() -> AutogradState | None:
-    """Return the state of this thread; None if results may depend on more than it and arguments.
+    """Return this thread's state; None if results may depend on more than it and the arguments.
 
-    Autocast copies a weight only at its first use. Transforms of functorch, forward-mode
-    derivatives and hooks for saved tensors observe the calls of operators.
+    It is None under autocast, which copies a weight only at its first use, and under transforms of
+    functorch, forward-mode derivatives and hooks for saved tensors, which observe operators.
     """
     if (
         torch._C._is_any_autocast_enabled()
@@ -154,7 +154,7 @@ def excluded_autograd() -> Any:
 
 
 def state_of_cache_keys() -> tuple[Any, ...]:
-    """Return the state of this thread that keys of the cache of fake tensors contain."""
+    """Return this thread's part of the keys in the cache of fake tensors."""
     is_tracing = proxy_tensor.get_proxy_mode() is not None
     defaults = (torch.get_default_dtype(), torch._C._get_default_device())
     return (*defaults, torch.is_inference_mode_enabled(), is_tracing)
@@ -173,7 +173,7 @@ def counted_gradients() -> int:
 
 
 def count_gradients(number: int) -> None:
-    """Advance the number of autograd functions of this thread."""
+    """Advance the number of autograd functions that this thread has created."""
     for _ in range(number):
         torch._C._functions.UndefinedGrad()
 
@@ -209,7 +209,7 @@ def may_be_unbacked(metadata: Any, env: Any) -> bool:
 def numbers_of_entry(
     metadata: Any, key: Any, env: Any
 ) -> tuple[list[Any], list[Any], int | torch.SymInt]:
-    """Return sizes, strides and storage offset of the tensor described by an entry of the cache."""
+    """Return the sizes, strides and storage offset that an entry of the cache describes."""
 
     def number(stored: Any) -> Any:
         return stored if type(stored) is int else stored.extract(key, env)
@@ -220,7 +220,7 @@ def numbers_of_entry(
 
 
 def version_of(fake: FakeTensor) -> int:
-    """Return the version of a fake tensor's ShapeEnv; facts about symbols change the version."""
+    """Return the version of a fake tensor's ShapeEnv; a new fact about a symbol changes it."""
     version: int = fake.fake_mode.shape_env._version_counter
     return version
 

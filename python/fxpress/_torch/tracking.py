@@ -112,7 +112,7 @@ GLOBAL_HOOKS = (
 
 
 def _has_no_traced_hooks(module: Any) -> bool:
-    # Dynamo does not trace hooks of torch's tools: they may be added or removed after the trace.
+    # Dynamo does not trace hooks of torch's tools, so such hooks may change after the trace.
     for name in GLOBAL_HOOKS:
         for hook in getattr(module, name).values():
             if not is_skipped(getattr(hook, "__func__", hook)):

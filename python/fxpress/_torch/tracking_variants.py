@@ -49,7 +49,7 @@ _SLOTS = (
     }
 )
 GET_ATTRIBUTE = _SLOTS["get_attribute"]  # the messages of graph breaks begin with this name
-# (variable, translator, name) -> attribute, looked up as for a user-defined object.
+# Looks up an attribute as for a user-defined object: (variable, translator, name) -> attribute.
 plain_get_attribute = getattr(variables.UserDefinedObjectVariable, GET_ATTRIBUTE)
 
 
@@ -107,7 +107,7 @@ def bound_method(function: Any, owner: Any, source: Source | None) -> Any:
 
 
 def storage_of(table: Any) -> Any:
-    """Return the variable with the items of a dict, which may be of a user's subclass of dict."""
+    """Return the variable that has a dict's items, also if the dict is of a user's subclass."""
     return getattr(table, "_base_vt", table)
 
 

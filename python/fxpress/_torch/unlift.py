@@ -43,10 +43,10 @@ deregister_modules_as_nodes = non_strict_utils._exit_enable_graph_inputs_of_type
 first_stack: Callable[[torch.fx.Graph], Any] = fx_utils.first_call_function_nn_module_stack
 range_as_ints: Callable[[Any], tuple[Any, Any]] = range_pass._convert_range_to_int
 
-# Returns False if a calling function is in a file of a tool that needs graphs without guards.
+# Returns False if the call stack has a file of a tool that needs graphs without guards.
 guards_are_welcome: Callable[[], bool] = _unlift._ok_to_generate_guards_fn
 
-# The `from_node` records of the nodes that `ExportedProgram.module` creates.
+# Rules for the `from_node` of the nodes that `ExportedProgram.module` creates.
 CREATED = provenance_rules("ExportedProgram.module()", NodeSourceAction.CREATE)
 REPLACED = provenance_rules(
     "ExportedProgram.module().unlift()", NodeSourceAction.CREATE, NodeSourceAction.REPLACE

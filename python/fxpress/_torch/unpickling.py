@@ -57,7 +57,7 @@ _ROW_BYTES = 100  # memory for each offset of a nested tensor: its copy, and int
 
 def _valid_sparse_tensor(charge: _Charge, layout: Any, data: tuple[Any, ...]) -> torch.Tensor:
     """Return a checked sparse tensor from a file, for the arguments of `_rebuild_sparse_tensor`."""
-    # torch can check these tensors itself, but with a flag and a list that other threads may reset.
+    # torch's own check depends on a global flag and a global list, which other threads may reset.
     is_coo = layout is torch.sparse_coo
     *indices, values, size = data[:3] if is_coo else data
     is_coalesced = data[3] if is_coo and len(data) > 3 else None  # absent in older files
@@ -101,7 +101,7 @@ def _rebuild_with_state(
 
 
 def _nested_tensor(charge: _Charge, given: dict[str, Any]) -> nested_tensor.NestedTensor:
-    """Return a checked nested tensor from a file; copies its parts, which a pickle could change."""
+    """Return a checked nested tensor. Its parts are copies, because a pickle could change them."""
     values, offsets, lengths = (given[name] for name in ("values", "offsets", "lengths"))
     dimension = given["_ragged_idx"]
     charge(_ROW_BYTES * (offsets.numel() + (0 if lengths is None else lengths.numel())))

@@ -14,7 +14,7 @@ from typing import Any
 
 
 class Features:
-    """The features of the installed torch. A property imports the module that it probes on use."""
+    """The features of the installed torch. The first read of a property probes torch's module."""
 
     @cached_property
     def fake_device_is_a_property(self) -> bool:
@@ -55,7 +55,7 @@ class Features:
 
     @cached_property
     def boxed_arguments(self) -> bool:
-        """True if a node's `boxed_arg_indices` name arguments that code frees before the call."""
+        """True if generated code frees the arguments in `boxed_arg_indices` before the call."""
         from torch.fx import Graph
 
         graph = Graph()
@@ -64,7 +64,7 @@ class Features:
 
     @cached_property
     def provenance_is_shared(self) -> bool:
-        """True if a NodeSource shares the records of the node that it describes."""
+        """True if a NodeSource shares, and does not copy, the `from_node` entries of its node."""
         from torch.fx import Graph
         from torch.fx.traceback import NodeSource
 
@@ -101,12 +101,12 @@ class Features:
 
     @cached_property
     def lists_of_lists_of_ints(self) -> bool:
-        """True if an argument of a node may be a list of lists of ints, not only of tuples."""
+        """True if torch serializes an argument that is a list of lists (not tuples) of ints."""
         return _is_written([[1], [2]], None)
 
     @cached_property
     def empty_lists_of_lists(self) -> bool:
-        """True if an argument that is declared as a list of lists may be empty."""
+        """True if torch serializes an empty list for an argument declared as a list of lists."""
         import torch
 
         return _is_written([], torch.ListType(torch.ListType(torch.IntType.get())))
@@ -140,7 +140,7 @@ class Features:
 
     @cached_property
     def outputs_need_inputs(self) -> bool:
-        """True if captured modules' code generator has to process inputs before outputs."""
+        """True if the code generator of captured modules must process inputs before outputs."""
         from torch._dynamo.functional_export import _DynamoBytecodeCodeGen
 
         codegen = _of_torch(_DynamoBytecodeCodeGen)([], lambda: (), lambda *_: ())
@@ -152,7 +152,7 @@ class Features:
 
     @cached_property
     def functionalization_may_keep_writes(self) -> bool:
-        """True if functionalization keeps writes to inputs in place by default."""
+        """True if functionalization, by default, keeps in-place writes to inputs."""
         from torch._subclasses.functional_tensor import FunctionalTensorMode
 
         return "_keep_input_mutations" in signature(FunctionalTensorMode).parameters
@@ -185,7 +185,7 @@ class Features:
 
     @cached_property
     def containers_have_slots(self) -> bool:
-        """True if a tracked container of modules implements `in` and other operations by slots."""
+        """True if Dynamo's variable for modules implements `in` by `sq_contains_impl`."""
         return _tracks_modules_by("sq_contains_impl")
 
     @cached_property
@@ -197,7 +197,7 @@ class Features:
 
     @cached_property
     def partial_forwards_are_guarded_by_parts(self) -> bool:
-        """True if a `functools.partial` as `forward` is guarded by its function and arguments."""
+        """True if Dynamo guards the function and arguments of a partial assigned to `forward`."""
         from torch._dynamo.variables import nn_module
 
         return hasattr(nn_module, "guard_to_detect_forward_partial_monkeypatching")

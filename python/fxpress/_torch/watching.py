@@ -26,7 +26,7 @@ profiler_is_on: Callable[[], bool] = getattr(torch.autograd, "_profiler_enabled"
 
 
 def range_of(name: str) -> torch.profiler.record_function | None:
-    """Return a range for torch's profiler; None if the profiler is off or a mode is active."""
+    """Return torch's `record_function`; None if the profiler is off or a torch mode is active."""
     if not profiler_is_on():
         return None
     if torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack():
@@ -63,7 +63,7 @@ _INFO = logging.INFO
 
 
 class _Watched:
-    """A `with` block that reports an event when it ends: a call of an operation, or a phase."""
+    """A `with` block that reports a call of an operation, or a phase, as an event when it ends."""
 
     def __init__(self, name: str, is_operation: bool) -> None:
         thread = threading.current_thread()
