@@ -254,7 +254,7 @@ def trace(
 
 
 def with_meta_of(node: Any) -> contextlib.AbstractContextManager[None]:
-    """Return a context manager: new nodes in it get the meta that torch's interpreter copies."""
+    """Return a context manager in which new nodes get the meta that torch copies from `node`."""
     block: contextlib.AbstractContextManager[None] = fx_traceback.set_current_meta(
         node, INTERPRETER
     )

@@ -136,7 +136,7 @@ def _is_backend(key: str) -> bool:
 
 
 def _kernels(operator: str) -> list[tuple[str, bool]]:
-    """Return (dispatch key, whether it is torch's) for each Python kernel that a trace may run."""
+    """Return (key, whether the kernel is torch's) for each Python kernel that a trace may run."""
     found = _KERNEL.findall(torch._C._dispatch_dump(operator))
     return [(k, _is_of_torch(file, int(line))) for k, file, line in found if not _is_backend(k)]
 
@@ -192,7 +192,7 @@ class _Libraries:
                 found = "" if owners == {True} else name
                 self._known[made] = (len(made._op_impls), found)
                 return found
-            shared = name  # torch and other code have kernels; this Library may own any
+            shared = name  # torch and others have kernels, and this Library may own any of them
         if not shared:
             self._known[made] = (len(made._op_impls), "")
         return shared

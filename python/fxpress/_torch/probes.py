@@ -20,7 +20,7 @@ from torch.fx import _compatibility
 from fxpress._base.errors import UnsupportedError, UnsupportedTorchError
 from fxpress._torch.versions import EXPECTED, is_of_torch, minor
 
-# torch.fx's dicts of objects with `compatibility` marks: one of compatible objects, and one of all.
+# torch.fx's tables of all objects that are marked backward-compatible, and of all marked objects.
 COMPATIBILITY_MARKS: list[dict[Any, None]] = [
     vars(_compatibility)[name]
     for name in ("_BACK_COMPAT_OBJECTS", "_MARKED_WITH_COMPATIBILITY")

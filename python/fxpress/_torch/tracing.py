@@ -154,7 +154,7 @@ def excluded_autograd() -> Any:
 
 
 def state_of_cache_keys() -> tuple[Any, ...]:
-    """Return this thread's part of the keys in the cache of fake tensors."""
+    """Return the state of this thread that is part of every key in the cache of fake tensors."""
     is_tracing = proxy_tensor.get_proxy_mode() is not None
     defaults = (torch.get_default_dtype(), torch._C._get_default_device())
     return (*defaults, torch.is_inference_mode_enabled(), is_tracing)

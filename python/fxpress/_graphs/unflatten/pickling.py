@@ -203,7 +203,7 @@ class _ChildTable:
 
 
 class _Graphs:
-    """A module tree's attributes that contain graphs. Unpickling returns a list of the values."""
+    """Stores the attributes with graphs of all modules in a tree. It is unpickled as a list."""
 
     def __init__(self, top: torch.nn.Module) -> None:
         # Values of `items` and `tables` refer to this object. Weak references avoid a cycle.

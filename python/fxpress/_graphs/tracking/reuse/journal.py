@@ -29,7 +29,7 @@ def note_once(tx: Any, what: str) -> None:
         journal.once.append(what)
 
 
-_TENSORS = (torch.nn.Parameter, torch.Tensor)  # `shape` of a subclass may run a user's code
+_TENSORS = (torch.nn.Parameter, torch.Tensor)  # `shape` of a subclass may run user code
 _NOTHING: dict[str, Any] = {}
 
 

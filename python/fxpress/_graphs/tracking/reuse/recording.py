@@ -35,7 +35,7 @@ class Call:
         self.source = variable.source
         self.path = variable.get_nn_module_stack_source()
         self.journal = journal
-        if id(self.module) in journal.known:  # so Dynamo may treat it unlike equal modules
+        if id(self.module) in journal.known:  # Dynamo may treat this module unlike a new one
             raise structure.NotReusable("an earlier call has read the module")
         if journal.has_open_generator():
             raise structure.NotReusable("the program has an open generator")
