@@ -68,7 +68,7 @@ def _copy_shared_parameters(module: torch.nn.Module, memo: dict[Any, Any]) -> No
 
 def _set_dict(module: Any, attributes: dict[str, Any]) -> None:
     """Set the `__dict__` of a new module."""
-    # The engine watches `__dict__`, but setattr of CPython 3.13 may store values elsewhere.
+    # The engine watches `__dict__`, but setattr of CPython >= 3.13 may store values elsewhere.
     object.__setattr__(module, "__dict__", attributes)
 
 
