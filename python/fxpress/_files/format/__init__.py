@@ -1,4 +1,4 @@
-"""Describes the format of program files, and reads them without importing torch.
+"""Describes the files (.pt2) of exported programs, and reads these files without importing torch.
 
 Modules in reading order: `names`, `package` (a zip reader), `fields` (for JSON), then the others.
 """

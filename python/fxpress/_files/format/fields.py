@@ -22,16 +22,16 @@ from fxpress._files.format.torch_facts import schema
 DAMAGE = (AttributeError, KeyError, IndexError, OverflowError, TypeError, ValueError)
 # Estimated bytes that `json.loads` allocates for each "{", "[" and "," in a text.
 _OBJECT, _LIST, _ITEM = 200, 120, 64
-_KEY = 120  # estimated bytes of a distinct key; objects with equal keys share the str
+_KEY = 120  # estimated bytes of a key; `json.loads` allocates a repeated key only once
 _MOST_DIMENSIONS = 64  # torch's limit for the dimensions of a tensor
-_OTHERS = bytes(set(range(256)).difference(b"{[,:"))  # bytes that `objects_of` does not count
-# A key has few escapes. Matching at most 100 of them bounds the memory of the matcher.
+_OTHERS = bytes(set(range(256)).difference(b"{[,:"))  # bytes that `objects_of` deletes
+# Matches a key of a JSON object. The limit of 100 escapes bounds the memory that `re` uses.
 _KEYS = re.compile(rb'"([^"\\]*(?:\\.[^"\\]*){0,100})"\s*:')
 _SLICES, _SLICE = 64, 1 << 14  # the number of samples of a long text, and the bytes of each
 
 
 def parse(text: bytes, record: str, memory: Allowance | None = None) -> dict[str, Any]:
-    """Return the JSON object in a record's text; its memory is charged to `memory`."""
+    """Return the JSON object in a record's text, and charge its estimated size to `memory`."""
     memory = memory or Allowance(len(text))
     memory.charge(objects_of(text, memory.memory_left), record)
     try:
@@ -43,12 +43,12 @@ def parse(text: bytes, record: str, memory: Allowance | None = None) -> dict[str
 def load_json(text: str | bytes, depth: int = DEFAULT.depth, **options: Any) -> Any:
     """Return the value of JSON text; ValueError if the text is damaged or nested beyond `depth`.
 
-    `json.loads` recurses for each level of nesting, so all JSON from files is parsed here.
+    All JSON from files is parsed here, because `json.loads` recurses for each level of nesting.
     `options` are passed to `json.loads`.
     """
     if _native.is_nested_deeper(text, depth):
         raise ValueError(f"its values are nested more than {depth} levels deep")
-    # `is_nested_deeper` expects UTF-8, but `json.loads` would also accept UTF-16 in bytes.
+    # Decode as UTF-8, as `is_nested_deeper` does; `json.loads` would also accept UTF-16 bytes.
     decoded = text if isinstance(text, str) else str(text, "utf-8", "surrogatepass")
     try:
         return json.loads(decoded, **options)
@@ -57,12 +57,12 @@ def load_json(text: str | bytes, depth: int = DEFAULT.depth, **options: Any) -> 
 
 
 def read_document(text: bytes, kind: str, record: str, package: Package) -> _native.Document:
-    """Parse JSON of the schema type `kind`, such as "PayloadConfig", or raise InspectionError."""
+    """Parse JSON text of the type `kind` in torch's schema; InspectionError if it is damaged."""
     budget = _native.Budget(package.memory_left, DEFAULT.depth)
     budget.set_place("it needs too much memory for a file of this size")
     try:
         document = schema().read(text, kind, budget)
-    except (ValueError, Error) as e:  # if torch is imported, a LimitError instead of a ValueError
+    except (ValueError, Error) as e:  # a limit raises LimitError with torch, ValueError without it
         raise InspectionError(f"record {record!r} is damaged: {e}") from None
     package.charge(budget.used, record)
     return document
@@ -70,7 +70,7 @@ def read_document(text: bytes, kind: str, record: str, package: Package) -> _nat
 
 @contextmanager
 def damage_is_named(place: str) -> Iterator[None]:
-    """Convert exceptions listed in `DAMAGE` in the block to an InspectionError about `place`."""
+    """Run a block; convert exceptions of the types in `DAMAGE` to `damage(place, error)`."""
     try:
         yield
     except DAMAGE as error:
@@ -87,7 +87,7 @@ def damage(place: str, error: Exception) -> InspectionError:
 
 
 def expect_object(value: Any) -> dict[str, Any]:
-    """Return the value; TypeError unless it is an object of JSON."""
+    """Return the value; TypeError unless it is a JSON object (a dict)."""
     if type(value) is not dict:
         raise TypeError(f"expected an object, got {_short(value)}")
     return value
@@ -126,7 +126,7 @@ def sizes_in(value: Any) -> tuple[int, ...]:
 
 
 def expect_one_of(value: Any) -> tuple[str, Any]:
-    """Return the name and the value of a union's only set field; TypeError for other unions."""
+    """Return (name, value) of the field that is set in a union; TypeError unless exactly one is."""
     present = list(expect_object(value).items())
     if len(present) > 1:  # some writers also list the unset fields, with null
         present = [(kind, held) for kind, held in present if held is not None]
@@ -158,7 +158,7 @@ def objects_of(text: bytes, limit: int) -> int:
 
 
 def _distinct_keys(text: bytes, keys: int) -> int:
-    """Return the number of distinct keys of a text; for a long text, an estimate from samples."""
+    """Count the distinct keys in a text; if the text is long, estimate the number from samples."""
     if len(text) <= _SLICES * _SLICE:
         return len(set(_KEYS.findall(text)))
     # The samples depend on the entire text, so that a file cannot hide keys from them.

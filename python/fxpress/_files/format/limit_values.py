@@ -13,16 +13,16 @@ class Limits:
     torch does not have such limits.
 
     Attributes:
-        memory: bytes that a load may use for a file of any size: for unpacked records, for zeros
-            that are not stored, and for objects, whose size is estimated.
-        memory_per_byte: additional bytes that a load may use for each byte of the file.
+        memory: bytes that a load may use for unpacked records, for tensors of zeros that the file
+            does not store, and for objects, whose size is estimated.
+        memory_per_byte: bytes that a load may use in addition, for each byte of the file.
         elements: items in a tree of example inputs or in a tree spec. An item that several
             containers share counts once for each container.
-        depth: the nesting of values, graphs, trees or brackets. Threads with a small stack have a
+        depth: levels of nested values, graphs, trees or brackets. Threads with a small stack have a
             lower limit.
         digits: decimal digits of a number in a symbolic expression.
         terms: numbers, symbols and functions in one symbolic expression.
-        seconds: processor time of this thread for symbolic expressions, for a file of any size.
+        seconds: processor time that a load may spend on symbolic expressions, in its thread.
         seconds_per_megabyte: additional processor time for each megabyte (2**20 bytes) of the file.
 
     Raises:

@@ -20,21 +20,21 @@ WEIGHT = "weight_"
 
 MODELS_DIR, _MODEL_SUFFIX = "models/", ".json"
 _WEIGHTS_FILE = "_weights_file.txt"
-# Files that identify a folder of stages, of torch.distributed.checkpoint, or of safetensors files.
-MANIFEST, MANIFEST_FORMAT = "manifest.json", "fxpress stages"  # the file, and its field "format"
+# Files by which fxpress recognizes folders of stages, checkpoints and folders of safetensors files.
+MANIFEST, MANIFEST_FORMAT = "manifest.json", "fxpress stages"  # file, and value of "format"
 CHECKPOINT_METADATA = ".metadata"
 TENSORS_INDEX, TENSORS_ALONE = "model.safetensors.index.json", "model.safetensors"
-LEGACY_PROGRAM = "serialized_exported_program.json"  # the program's record before torch 2.9
+LEGACY_PROGRAM = "serialized_exported_program.json"  # the program's record in files of torch < 2.9
 MODEL = "model"  # the name of a program that is alone in an archive
 
 
 def model_record(model: str) -> str:
-    """Return the name of the record of a program's graph."""
+    """Return the name of the record that contains a program's graph."""
     return f"{MODELS_DIR}{model}{_MODEL_SUFFIX}"
 
 
 def sample_inputs_record(model: str) -> str:
-    """Return the name of the record of a program's example inputs."""
+    """Return the name of the record that contains a program's example inputs."""
     return f"data/sample_inputs/{model}.pt"
 
 
@@ -59,7 +59,7 @@ def shared_storages_record(model: str) -> str:
 
 
 def weights_file_record(model: str) -> str:
-    """Return the name of the record that names the sidecar file with the weights."""
+    """Return the name of the record that contains the name of the weights' sidecar file."""
     return f"{WEIGHTS_DIR}{model}{_WEIGHTS_FILE}"
 
 

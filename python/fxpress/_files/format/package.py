@@ -14,11 +14,11 @@ from fxpress._base.errors import Error
 from fxpress._files.format.limit_values import DEFAULT
 from fxpress._files.format.recognition import HEAD, format_of_bytes, open_file
 
-# Allowed bytes of unpacked records and objects for each byte of the file, in addition to
+# Unpacked records and objects may use this many bytes for each byte of the file, in addition to
 # `DEFAULT.memory`. The bytes of the file itself are not counted.
 _MEMORY_PER_BYTE = 8
 _THREADS = 2  # threads that compute checksums
-# Match characters, or their JSON escapes, that make a str use four or two bytes per character.
+# If `_WIDE` matches a text, its str uses 4 bytes per character. If `_DOUBLE` matches, it uses 2.
 _WIDE = re.compile(rb"[\xf0-\xff]|\\u[dD][89abAB]")
 _DOUBLE = re.compile(rb"[\xc4-\xef]|\\u(?!00)")
 _DAMAGE = (_native.ArchiveError, UnicodeDecodeError, ValueError)
@@ -39,7 +39,7 @@ class DamagedRecordError(ValueError):
 
 
 def inflate(data: bytes, size: int) -> bytes:
-    """Return `size` bytes from raw deflated `data`; DamagedRecordError if they are damaged."""
+    """Unpack raw deflated `data` to `size` bytes; DamagedRecordError if `data` is damaged."""
     try:
         unpacked = zlib.decompressobj(-zlib.MAX_WBITS).decompress(data, size + 1)
     except zlib.error as e:
@@ -60,11 +60,11 @@ WRONG_CHECKSUM = "its checksum is wrong"
 
 
 class InspectionError(Error):
-    """A file cannot be inspected, because its format is unknown or it is damaged."""
+    """A file cannot be inspected, because it is damaged or has an unknown format."""
 
 
 def memory_for(size: int) -> int:
-    """Return the bytes that the inspection of a file of `size` bytes may use."""
+    """Return how many bytes of memory the inspection of a file of `size` bytes may use."""
     return DEFAULT.memory + _MEMORY_PER_BYTE * size
 
 
@@ -96,8 +96,8 @@ class Allowance:
 class Package(Allowance):
     """A zip file opened for reading; OSError or InspectionError if it cannot be opened.
 
-    `bytes` is the size of the file. `records` maps names, without the folder that all records have
-    in common, to directory entries.
+    `bytes` is the size of the file. `records` maps each record's name to its zip directory entry.
+    If all records are in one folder of the zip file, the names omit this folder.
     """
 
     def __init__(self, path: str | bytes | os.PathLike[str]) -> None:
@@ -145,7 +145,7 @@ class Package(Allowance):
         return data.decode()
 
     def damaged_records(self, report: Callable[[int], None] | None = None) -> dict[str, str]:
-        """Read all records; return name -> damage. `report` gets the bytes since its last call."""
+        """Read all records; return name -> damage. `report` gets the count of newly read bytes."""
         damaged = {}
         for name, record in self.records.items():
             try:

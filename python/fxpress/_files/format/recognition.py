@@ -15,7 +15,7 @@ HEAD = 4096  # bytes at the start of a file that determine its format
 MOST_HEADER_BYTES = 100_000_000  # safetensors' limit for the header of a file
 _HDF5 = b"\x89HDF\r\n\x1a\n"
 _OLD_TORCH = 0x1950A86A20F9469CFC6C.to_bytes(10, "little")  # near the start of old torch.save files
-_LEGACY = "serialized_"  # the start of record names before torch 2.9
+_LEGACY = "serialized_"  # the start of record names in files of torch < 2.9
 _PICKLE_PROTOCOLS = (2, 3, 4, 5)  # protocols 0 and 1 do not have a distinct first byte
 _OLD_PICKLES = b"(c]}"  # first opcodes of long pickles of protocols 0 and 1
 _ONNX_FIELDS = b"\x12\x1a\x22\x28\x32\x3a\x42"  # protobuf tags after the version of an ONNX model
@@ -59,7 +59,7 @@ _MAGIC = (  # (offset, the bytes at this offset, format)
     (0, b"PAR1", Format("a Parquet file", "pyarrow.parquet")),
     (0, b"\x7fELF", Format("a shared library or program", "the system's loader")),
 )
-# Records of a zip file -> the format of files that contain all of them.
+# Names of records -> the format of a zip file that contains all these records.
 _RECORDS = (
     (("constants.pkl", "data.pkl"), Format("a TorchScript module", "torch.jit.load")),
     (("data.pkl",), _TORCH_SAVE),
@@ -79,7 +79,7 @@ _FOLDERS = {  # file -> the format of folders that contain it
 
 
 def format_of_bytes(head: bytes) -> Format | None:
-    """Return the format of a file from its first `HEAD` bytes; None if it is a zip or unknown."""
+    """Return the format of a file from its first `HEAD` bytes; None for a zip or unknown file."""
     if not head:
         return Format("an empty file")
     for offset, magic, found in _MAGIC:
@@ -90,7 +90,7 @@ def format_of_bytes(head: bytes) -> Format | None:
     if head[8:9] == b"{" and int.from_bytes(head[:8], "little") <= MOST_HEADER_BYTES:
         return SAFETENSORS
     is_onnx = head[0] == 8 and len(head) > 3 and 0 < head[1] < 0x40 and head[2] in _ONNX_FIELDS
-    if is_onnx:  # an ONNX model's second field is a string, a Core ML model's is a message
+    if is_onnx:  # field 2 is a string in an ONNX model, and a message in a Core ML model
         is_core_ml = head[2] == 0x12 and not head[4 : 4 + head[3]].decode("latin1").isprintable()
         return _CORE_ML if is_core_ml else _ONNX
     return _PICKLE if _is_old_pickle(head) else None
@@ -141,7 +141,7 @@ def format_of_folder(path: str | bytes | os.PathLike[str]) -> Format | None:
 
 
 def _is_manifest(file: str) -> bool:
-    """Return whether a `manifest.json` starts like the manifest of stages."""
+    """Return whether a `manifest.json` is the manifest of a folder of stages."""
     with open(file, "rb") as opened:
         return names.MANIFEST_FORMAT.encode() in opened.read(HEAD)
 

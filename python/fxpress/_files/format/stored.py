@@ -9,13 +9,13 @@ from fxpress._files.format import fields, names
 from fxpress._files.format.package import Package
 from fxpress._files.format.tensors import dtype_of
 
-# Maps a payload config of a program, "weights" or "constants", to the prefix of its records.
+# Payload configs (torch's lists of a program's saved tensors) -> the prefix of their records.
 FOLDERS = {"weights": names.WEIGHTS_DIR, "constants": names.CONSTANTS_DIR}
 
 
 class _StateInput(NamedTuple):
     folder: str  # a key of `FOLDERS`
-    field: str  # the field of the input spec that contains the tensor's name
+    field: str  # the input spec's field for the tensor's name
 
 
 STATE = {  # type of an input spec -> where the input is stored
@@ -38,7 +38,7 @@ class StoredTensor(NamedTuple):
         return self.meta is not None and bool(self.meta["device"]["type"] == "meta")
 
     def place(self) -> tuple[int, tuple[int, ...], tuple[int, ...], int]:
-        """Return itemsize, sizes, strides, storage offset; raises the errors in `DAMAGE`."""
+        """Return itemsize, sizes, strides, storage offset; or raise an exception in `DAMAGE`."""
         assert self.meta is not None
         number = fields.expect_int(self.meta["dtype"])
         _, itemsize = dtype_of(number)
@@ -52,7 +52,7 @@ class StoredTensor(NamedTuple):
 
 
 def config_record(model: str, folder: str) -> str:
-    """Return the record name of a program's payload config for a key of `FOLDERS`."""
+    """Return the name of the record of a payload config. `folder` is a key of `FOLDERS`."""
     is_weights = folder == "weights"
     return (names.weights_config_record if is_weights else names.constants_config_record)(model)
 

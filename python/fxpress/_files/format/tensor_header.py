@@ -11,7 +11,7 @@ from fxpress._files.format.torch_facts import BY_CODE
 
 _SHOWN = 20  # how many characters of an unknown dtype's name are kept
 METADATA = "__metadata__"
-# The metadata's key for the save's number, a random text that all files of one save contain.
+# All files of one save contain the same random text in their metadata, with this key.
 NUMBER = "fxpress_save"
 
 
@@ -35,7 +35,7 @@ def header_length(begin: bytes, file_size: int) -> int:
 
 
 def read_header(text: bytes, file_size: int) -> tuple[dict[str, Any], dict[str, Place]]:
-    """Return the metadata, and name -> `Place`; ValueError if the header is damaged."""
+    """Return the metadata, and a dict from names to `Place`; ValueError for a damaged header."""
     begin = 8 + len(text)
     try:
         header = load_json(text)

@@ -25,7 +25,7 @@ class Tensor(NamedTuple):
 
 
 def dtype_of(number: int) -> tuple[str, int]:
-    """Return name and itemsize of a `ScalarType` number; itemsize 0 for an unknown dtype."""
+    """Return name and itemsize for a `ScalarType` number. An unknown dtype has the itemsize 0."""
     if number == 0:
         return "unknown", 0
     dtype = BY_NUMBER.get(number)
@@ -51,7 +51,7 @@ def size_of(size: Any) -> int | str:
 
 
 def example_of(size: Any) -> int | None:
-    """Return the value of a `SymInt` for the example inputs; None if the file does not have it."""
+    """Return the value of a `SymInt` for the example inputs; None if the file lacks the value."""
     kind, value = fields.expect_one_of(size)
     hint = (
         value
@@ -62,7 +62,7 @@ def example_of(size: Any) -> int | None:
 
 
 def expression(text: str) -> str:
-    """Convert an expression from sympy's `srepr` to infix; return other texts unchanged."""
+    """Convert an expression from sympy's `srepr` to infix; return any other text unchanged."""
     if len(text) > _MOST_CHARACTERS:
         return text
     try:

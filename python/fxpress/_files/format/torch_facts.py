@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 from fxpress import _native
 
 _OPERATORS = "torch.ops."
-_MOST_PARTS = 16  # parts of a name that are used; a name in a file may have any number
+_MOST_PARTS = 16  # dotted parts of a name that `_names_of` uses; a name in a file may have more
 _UNLISTED = "torch has it, but not for exported programs"
 # The effects of an operator: names of arguments that its results may alias; names of arguments that
 # it writes; whether it draws random numbers; whether it has another side effect; whether it changes
-# a mode. The native form is `OperatorTraits` in `csrc/schema/graph_hash.h`.
+# a mode for later nodes. The native form is `OperatorTraits` in `csrc/schema/graph_hash.h`.
 Traits = tuple[list[str], list[str], bool, bool, bool]
 
 
@@ -30,7 +30,7 @@ def _facts() -> dict[str, Any]:
 
 @functools.cache
 def schema() -> _native.Schema:
-    """Return the schema of programs in files."""
+    """Return the schema of serialized programs."""
     return _native.Schema(
         [
             (name, is_union, [tuple(field) for field in fields])
@@ -83,7 +83,7 @@ def refusal(
     """Return why a file may not call the operator or function `target`; None if it may.
 
     `allowed` is a result of `allowed_names`. A file may call operators of libraries other than
-    torch. If the rules do not list an operator, `is_torchs` states whether it is torch's.
+    torch. For an unlisted operator, `is_torchs` states whether the operator belongs to torch.
     """
     names, rules = _names_of(target), _rules()
     if not allowed.isdisjoint(names):
@@ -98,7 +98,7 @@ def refusal(
 
 
 def refusal_text(target: str, reason: str, option: str = "allow_operators=['{}']") -> str:
-    """Return the message for a refused operator, with the option that allows it."""
+    """Return the message for a refused operator. It names the option that allows the operator."""
     is_operator = target.startswith(_OPERATORS)
     name = ".".join(_names_of(target)[0].split(".")[:2]) if is_operator else target
     return f"`{target}` is refused: {reason}; for a file that you trust, use {option.format(name)}"
@@ -110,7 +110,7 @@ def torch_version() -> str:
 
 
 class Dtype(NamedTuple):
-    """A dtype. `number` is its `ScalarType` in programs, `code` its name in safetensors files."""
+    """A dtype. `number` is its `ScalarType` in programs; `code` names it in safetensors files."""
 
     name: str  # torch's name for it, without "torch."
     itemsize: int  # bytes

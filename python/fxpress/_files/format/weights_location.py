@@ -1,4 +1,4 @@
-"""Read and write the record that names an archive's sidecar, a safetensors file of weights."""
+"""Read and write the record with the name of the sidecar, a safetensors file of weights."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MOST_NAME_BYTES = 255  # bytes of a file name; the limit of common file systems
 
 
 def is_file_name(text: str, suffix: str = "") -> bool:
-    """Return whether a text is the name of a file, without a folder, that ends with `suffix`."""
+    """Return whether a text is a file name without a folder, and ends with `suffix`."""
     try:
         is_long = len(os.fsencode(text)) > _MOST_NAME_BYTES
     except UnicodeEncodeError:
@@ -26,18 +26,18 @@ def is_file_name(text: str, suffix: str = "") -> bool:
 
 
 class Sidecar(NamedTuple):
-    """The contents of the record: the name of the sidecar file, and the number of the save."""
+    """The contents of the record. With them, a load finds and recognizes the sidecar file."""
 
     file: str  # the name of the sidecar file
     number: str  # a new random text for each save; the sidecar's metadata contains it, too
 
     def text(self) -> str:
-        """Return the text of the record."""
+        """Return the record as JSON."""
         return json.dumps(self._asdict())
 
 
 def read_place(text: str) -> Sidecar:
-    """Parse the record; ValueError if it is damaged or names a file in another folder."""
+    """Parse the record; ValueError if it is damaged, or the sidecar is in another folder."""
     if len(text) > _MOST_CHARACTERS:
         raise ValueError("the record of the weights' file is damaged: it is too long")
     try:

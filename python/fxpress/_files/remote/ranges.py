@@ -25,7 +25,7 @@ _Result = TypeVar("_Result")
 
 
 class LocalFile:
-    """A file that is opened on the first read; its owner `files` may close it between reads."""
+    """A local file, opened on the first read. Its owner, `files`, may close it between reads."""
 
     gap = 512  # ranges that are at most this many bytes apart should be read as one range
 
@@ -43,7 +43,7 @@ class LocalFile:
         return self._identity[-1]
 
     def raw(self) -> IO[bytes]:
-        """Return the open file; OSError, or ArchiveError if it was replaced or modified."""
+        """Return the open file; ArchiveError if it has changed, OSError if it cannot be opened."""
         if self._open is None:
             opened = io.FileIO(self.path, opener=open_file)
             try:
@@ -76,7 +76,7 @@ class LocalFile:
 
     def read(self, begin: int, end: int) -> bytes:
         """Return the bytes from `begin` to `end`; raises the errors of `read_into`."""
-        if not begin <= end <= self.size:  # offsets from a damaged file could allocate too much
+        if not begin <= end <= self.size:  # wrong offsets in a file could allocate too much
             raise self._truncated(end)
         data = bytearray(end - begin)
         with memoryview(data) as view:
@@ -99,7 +99,7 @@ class Files:
         self._remote: list[RemoteFile] = []
 
     def file(self, path: AnyPath, opened: RemoteFile | None = None) -> File:
-        """Return the file at a path. For a URL that the caller has opened, pass `opened`."""
+        """Return the file at `path`. `opened` is this file, if its URL is open already."""
         if isinstance(path, Path):
             return LocalFile(path, self)
         file = RemoteFile(path.url) if opened is None else opened
@@ -132,7 +132,7 @@ class Files:
 
 
 class Checked:
-    """A range of a file with a known CRC-32; `what` names the range in messages."""
+    """A range of bytes in `file` whose CRC-32 is known; `what` names the range in messages."""
 
     __slots__ = ("begin", "crc", "file", "size", "what")
 
@@ -140,7 +140,7 @@ class Checked:
         self.file, self.begin, self.size, self.crc, self.what = file, begin, size, crc, what
 
     def compare(self, crc: int) -> None:
-        """Raise ArchiveError unless `crc`, of the bytes that were read, is the known CRC-32."""
+        """Raise ArchiveError if `crc`, computed from the bytes read, is not the known CRC-32."""
         if crc != self.crc:
             raise ArchiveError(f"{self.file.path}: {self.what} is damaged: {WRONG_CHECKSUM}")
 

@@ -1,4 +1,4 @@
-"""Represent the paths of files at URLs, and read such files by ranges."""
+"""Represent paths of files at URLs, and read ranges of bytes from these files."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ AnyPath: TypeAlias = Path | UrlPath
 
 
 def read_path(path: AnyPath) -> bytes:
-    """Return the bytes of a small file; OSError, or ArchiveError if it changes at its URL."""
+    """Return a small file's bytes; OSError if that fails, ArchiveError if a remote file changes."""
     if isinstance(path, Path):
         return read_file(path)
     file = RemoteFile(path.url)
@@ -85,7 +85,7 @@ def read_path(path: AnyPath) -> bytes:
 
 
 class RemoteFile:
-    """A file at a URL, opened on first use and read by ranges from any thread.
+    """A file at a URL, opened on first use. Any thread may read ranges of the file.
 
     The constructor raises UnsupportedError if fsspec does not support the URL. The first use raises
     FileNotFoundError, or OSError if the server is unreachable or lacks support for ranges or sizes.

@@ -24,12 +24,12 @@ _GONE = (404, 410)  # HTTP statuses of missing files
 _TRANSIENT = (408, 425, 429, 500, 502, 503, 504)  # HTTP statuses after which a retry may succeed
 _RETRY_DELAYS = (0.1, 0.4, 1.6)  # seconds before a request is repeated
 _RETRY_TIMEOUT = 30.0  # seconds after which a request is not repeated
-_READ_TIMEOUT = 20.0  # the maximum seconds in which a server sends nothing
+_READ_TIMEOUT = 20.0  # seconds; a request fails if the server sends nothing for so long
 _SHORTEST_PART = 6  # characters; `_contains` finds shorter secrets only as separate words
 
 
 def url_of(path: str | bytes | os.PathLike[str]) -> str | None:
-    """Return the path if it is a URL; None for a path of this machine, even with `file://`."""
+    """Return the path if it is a URL; None for a local path, even if it starts with `file://`."""
     text = os.fsdecode(path)
     if "://" not in text or text.startswith(("file://", "local://")):
         return None
@@ -40,7 +40,7 @@ def url_of(path: str | bytes | os.PathLike[str]) -> str | None:
 
 
 def local_path(path: str | bytes | os.PathLike[str]) -> str:
-    """Return a path of this machine without `file://`."""
+    """Return a local path without its prefix `file://` or `local://`."""
     text = os.fsdecode(path)
     for scheme in ("file://", "local://"):
         if text.startswith(scheme):
@@ -49,7 +49,7 @@ def local_path(path: str | bytes | os.PathLike[str]) -> str:
 
 
 def machine_path(path: str | bytes | os.PathLike[str]) -> str:
-    """Return a path of this machine without `file://`; UnsupportedError for a URL of fsspec."""
+    """Return `local_path(path)`; UnsupportedError for a URL that is not also a local path."""
     url = url_of(path)
     if url is not None and not os.path.exists(url):
         raise UnsupportedError(f"{shown(url)} is a URL: expected a path of this machine")
@@ -179,7 +179,7 @@ def reached(url: str, call: Callable[[], _T], *, repeats: bool = True) -> _T:
 def _failure(url: str, error: BaseException) -> tuple[OSError, bool]:
     """Return the OSError for an exception of a library, and whether the failure is transient."""
     if isinstance(error, FileNotFoundError) and urlsplit(url).scheme in _HTTP:
-        error = error.__cause__ or error  # fsspec raises this type for any failed first request
+        error = error.__cause__ or error  # fsspec converts any failure of its first request
     status = getattr(error, "status", None)
     if type(status) is int and status:  # 0: no response
         text = f"HTTP status {status} ({responses.get(status, 'unknown')})"

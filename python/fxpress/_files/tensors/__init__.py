@@ -1,1 +1,1 @@
-"""Copies tensors: `copies` keeps shared storages, `transfer` moves bytes between devices."""
+"""Copies tensors: `copies` copies shared storages once, `transfer` moves bytes between devices."""

@@ -35,7 +35,7 @@ def _copy_alone(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def convert_like(made: torch.Tensor, original: torch.Tensor) -> torch.Tensor:
-    """Return `made` as a Parameter if the original is one, with the original's requires_grad."""
+    """Return `made` with the requires_grad of `original`, as a Parameter if `original` is one."""
     if isinstance(original, torch.nn.Parameter):
         return torch.nn.Parameter(made, original.requires_grad)
     return made.requires_grad_(original.requires_grad)
@@ -48,11 +48,11 @@ def _sizes(_: Any, tensors: Any, *__: Any, **___: Any) -> dict[str, int]:
 
 @operation("state.clone", _sizes)
 def clone(tensors: Any, *, progress: Progress = False) -> Any:
-    """Return copies of tensors, which share storages where the originals do.
+    """Return copies of tensors. The copies share storages where the originals do.
 
-    Sizes, strides, Parameters and requires_grad are kept; autograd history and attributes of
-    tensors are not copied. On the CPU, only the part of a storage that the tensors cover is copied.
-    torch does not have this function.
+    A copy has the sizes, strides and requires_grad of its original, and is a Parameter if the
+    original is one. Autograd history and attributes of tensors are not copied. On the CPU, only the
+    bytes of a storage that the tensors use are copied. torch does not have this function.
 
     Args:
         tensors: a mapping, or a sequence.
@@ -79,7 +79,7 @@ def clone(tensors: Any, *, progress: Progress = False) -> Any:
 def _clone(values: list[torch.Tensor]) -> list[torch.Tensor]:
     copies, others = aten.clone_aliased(values)
     if others:
-        # CPU tensors in `others` are not plain views, or a dispatch mode must observe their copies.
+        # A CPU tensor is in `others` if it is not a plain view, or a dispatch mode observes copies.
         made = _copy_storages(list(others.values()), None, but_on=_CPU, alone=_copy_alone)
         for i, copied in zip(others, made, strict=True):
             copies[i] = copied
@@ -88,7 +88,7 @@ def _clone(values: list[torch.Tensor]) -> list[torch.Tensor]:
 
 @operation("state.move", _sizes)
 def move(tensors: Any, device: torch.device | str, *, progress: Progress = False) -> Any:
-    """Return the tensors on a device, where they share storages as the originals do.
+    """Return the tensors on a device. The results share storages where the originals do.
 
     As with `Tensor.to`, a tensor that is already on the device is returned itself. The copies are
     ordered with the other work on the device's current stream. torch does not have this function.
@@ -139,7 +139,7 @@ def _copy_storages(
     but_on: torch.device,
     alone: Callable[[torch.Tensor], torch.Tensor],
 ) -> list[torch.Tensor]:
-    """Return tensors like `values` on copies of their storages; `device` None: the same devices."""
+    """Return tensors like `values` on copies of their storages, on `device` unless it is None."""
 
     def copies(first: list[torch.Tensor]) -> list[torch.Tensor]:
         return to_device(aten.storages_of(first), device)
@@ -154,10 +154,10 @@ def on_other_storages(
     *,
     but_on: torch.device | None = None,
 ) -> list[torch.Tensor]:
-    """Return tensors like `values` on other storages; they share storages where `values` do.
+    """Return tensors like `values` on new storages. The results share storages where `values` do.
 
-    `make` is called with one tensor of each storage, and returns a byte tensor for each new
-    storage. `alone` copies a tensor of a subclass or on the device `but_on`, once for each object.
+    `make` receives one tensor of each storage, and returns a byte tensor for each new storage.
+    `alone` copies a tensor that is on the device `but_on` or is not a strided view of a storage.
     """
     with _native.GcPause():
         numbers = aten.storage_numbers(values, but_on)
@@ -178,7 +178,7 @@ def on_other_storages(
 
 
 def sharing(values: list[Any]) -> list[list[int]]:
-    """Return groups of positions: the values of a group are views of one storage."""
+    """Return, for each storage that several values share, the positions of these values."""
     numbers = aten.storage_numbers(values)
     if max(numbers, default=-1) + 1 + numbers.count(-1) == len(numbers):
         return []
@@ -192,7 +192,7 @@ def sharing(values: list[Any]) -> list[list[int]]:
 def copy_sharing(
     values: list[torch.Tensor], device: torch.device | None, *, copy: bool
 ) -> list[torch.Tensor]:
-    """Return tensors on `device` (None: their own) that share storages where `values` do.
+    """Move `values` to `device`, unless None; the results share storages where `values` do.
 
     With `copy`, tensors that are already on the device are copied, too.
     """
@@ -207,7 +207,7 @@ def copy_sharing(
 def copy_in_parts(
     copy: Callable[..., list[Any]], columns: Sequence[list[Any]], progress: Progress, what: str
 ) -> list[Any]:
-    """Return `copy(*columns)`. With progress, call `copy` for one part of the rows at a time.
+    """Return `copy(*columns)`. To report progress, call `copy` repeatedly, on parts of the columns.
 
     `columns[0]` contains the values to copy. Values that share a storage are in one part.
     """
@@ -227,14 +227,14 @@ def copy_in_parts(
 
 @dataclasses.dataclass
 class _Part:
-    """Values that one call copies, by their positions."""
+    """The positions of the values that one call copies."""
 
     size: int  # bytes
     positions: list[int]
 
 
 def _groups(values: list[Any]) -> list[_Part]:
-    """Return the smallest parts: values that share a storage, or are one object."""
+    """Return the smallest parts. The values in each part share a storage or are one object."""
     tensors = [value for value in values if isinstance(value, torch.Tensor)]
     places = dict(zip(map(id, tensors), aten.storage_places(tensors)[0], strict=True))
     groups: dict[tuple[str, int], _Part] = {}

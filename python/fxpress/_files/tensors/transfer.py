@@ -21,11 +21,11 @@ _LARGE = 1 << 20  # bytes; tensors of this size or more are copied one by one
 _PIECE = 1 << 25  # bytes of a buffer
 _BUFFERS = 4  # host buffers; the host fills some buffers while others are copied
 _STREAMS = 2  # one stream copies to the device while the other distributes copied bytes
-_FEW = 32  # a host buffer with more tensors uses a second buffer on the device
+_FEW = 32  # a host buffer with more tensors than this uses a second buffer on the device
 
 
 def to_device(storages: Sequence[torch.Tensor], device: torch.device | None) -> list[torch.Tensor]:
-    """Return copies of byte tensors on a device; None: on their own devices."""
+    """Return copies of byte tensors on `device`; if it is None, on the devices of the originals."""
     made: dict[int, torch.Tensor] = {}
     for here in {source.device for source in storages}:
         positions = [i for i, source in enumerate(storages) if source.device == here]
@@ -37,7 +37,7 @@ def to_device(storages: Sequence[torch.Tensor], device: torch.device | None) -> 
 
 
 def _copy(sources: Sequence[torch.Tensor], targets: Sequence[torch.Tensor]) -> None:
-    """Copy byte tensors to `targets` of equal sizes. Each list is on one device."""
+    """Copy each source to the target at its position. All tensors of a list are on one device."""
     here, there = sources[0].device, targets[0].device
     if there.type == "meta":
         return
@@ -52,7 +52,7 @@ def _copy(sources: Sequence[torch.Tensor], targets: Sequence[torch.Tensor]) -> N
 
 
 def _within(sources: Sequence[torch.Tensor], targets: Sequence[torch.Tensor]) -> None:
-    """Copy on the host, on one device, or between devices, in the current streams."""
+    """Copy within the host or a device, or between two devices, in the current streams."""
     small: list[tuple[torch.Tensor, torch.Tensor]] = []
     for source, target in zip(sources, targets, strict=True):
         if source.numel() >= _LARGE:
@@ -104,7 +104,7 @@ class Part(NamedTuple):
 
 
 def _parts(sizes: Sequence[int]) -> list[list[Part]]:
-    """Return the parts in each buffer, in order: entire tensors, or a range of a large tensor."""
+    """Return the parts in each buffer: several entire tensors, or one range of a large tensor."""
     result: list[list[Part]] = []
     space = 0
     for position, size in enumerate(sizes):
@@ -133,7 +133,7 @@ def addresses(buffer: torch.Tensor, parts: list[Part]) -> list[int]:
 
 
 class _Ring:
-    """Host buffers that batches use in turn, and streams that wait for the caller's stream."""
+    """Host buffers, which batches of parts use in turn, and the streams that copy the batches."""
 
     def __init__(self, device: torch.device, batches: list[list[Part]], streams: int) -> None:
         self.sizes = [sum(part.size for part in parts) for parts in batches]
@@ -160,7 +160,7 @@ class _Ring:
         return len(self._buffers)
 
     def buffer(self, number: int) -> torch.Tensor:
-        """Wait for earlier copies from or to the buffer of a batch, and return the buffer."""
+        """Return the host buffer of a batch, after earlier copies from or to it have ended."""
         event = self._events[number % len(self)]
         if event is not None:
             event.synchronize()
@@ -174,7 +174,7 @@ class _Ring:
             self._events[number % len(self)] = stream.record_event()
 
     def staging(self, number: int) -> torch.Tensor:
-        """Return the second buffer, on the device, of a batch with more than `_FEW` parts."""
+        """Return the buffer on the device that a batch with more than `_FEW` parts uses."""
         return self._staging[number % len(self._staging)][: self.sizes[number]]
 
     def finish(self) -> None:
@@ -186,7 +186,7 @@ class _Ring:
 def upload(
     targets: Sequence[torch.Tensor], fill: Callable[[list[Part], torch.Tensor], None]
 ) -> None:
-    """Fill byte tensors on one device; `fill(parts, buffer)` writes bytes to a host buffer."""
+    """Fill byte tensors on one device; `fill(parts, buffer)` writes them to a host buffer."""
     batches = _parts([target.numel() for target in targets])
     if not batches:
         return
