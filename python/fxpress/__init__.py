@@ -96,8 +96,8 @@ __all__ = [
     "view",
 ]
 
-# Public name -> the module that defines it, and the component whose probes must pass before the
-# import ("": none). The other names in `__all__` are modules.
+# Public name -> the module that defines it, and the component whose probes (checks that torch has
+# what fxpress uses) must pass before the import ("": none). Other names in `__all__` are modules.
 _MODULES = {
     "ArchiveError": ("fxpress._files.errors", "archive"),
     "Difference": ("fxpress._files.serde.difference", "serialize"),

@@ -24,7 +24,7 @@ def main() -> int:
     doctor.add_argument("--json", action="store_true", help="print JSON, for reports of bugs")
     arguments = parser.parse_args()
 
-    from fxpress._tools.doctor import run  # after parsing: --help need not import torch
+    from fxpress._tools.doctor import run  # after parsing, so that --help does not import torch
 
     return run(arguments.json)
 

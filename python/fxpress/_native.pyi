@@ -61,8 +61,8 @@ class Block(metaclass=_ClosedClass):
     def __enter__(self) -> None: ...
     def __exit__(self, *error: object) -> None: ...
 
-# The policy, (torch's original, stand-in) pairs, torch's dicts with originals as keys, and built-in
-# functions to call after torch's names have been replaced or restored.
+# The policy; pairs of torch's original and its stand-in; dicts of torch whose keys are originals;
+# built-in functions to call after torch's names have been replaced or restored.
 Prepared: TypeAlias = tuple[
     Literal["raise", "torch"],
     list[tuple[object, object]],

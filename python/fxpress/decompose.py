@@ -1,8 +1,8 @@
 """Decompose exported programs: stands in for `ExportedProgram.run_decompositions`.
 
 Each distinct call of an operator is traced once, by torch's own code, on fake tensors. The traced
-nodes are a template, which is instantiated for every equivalent call. Programs for which templates
-are not known to be correct are traced in full, as torch traces them.
+nodes are a template, which is instantiated for every equivalent call. If templates are not known
+to be correct for a program, the entire program is traced, as in torch.
 """
 
 from fxpress._torch.probes import component

@@ -1,8 +1,8 @@
 """Capture callables as graphs: stands in for `torch._dynamo.functional_export`.
 
 The names, signatures and results of functions are torch's. Where torch's results are wrong,
-fxpress's differ on purpose (docs/fidelity.md). Dynamo traces, as without fxpress. Native code then
-rewrites and cleans the graph, and generates its Python code on first access.
+fxpress's differ on purpose (docs/fidelity.md). Dynamo traces the callable, as it does without
+fxpress. Native code then rewrites and cleans the graph, and generates its code on first access.
 """
 
 from fxpress._torch.probes import component

@@ -41,5 +41,5 @@ unlist_trackers(*_TRACKERS)
 
 
 def caches() -> list[Callable[[], object]]:
-    """Return the functions that clear Dynamo's caches of `_TRACKERS`; for `fxpress.install`."""
+    """Return functions that clear Dynamo's caches of `_TRACKERS`; `fxpress.install` calls them."""
     return tracker_caches(_TRACKERS)

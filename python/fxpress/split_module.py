@@ -1,7 +1,7 @@
 """Cut a graph into submodules: stands in for `torch.fx.passes.split_module`.
 
 The names, signatures and results of functions are torch's. Where torch's results are wrong,
-fxpress's differ on purpose (docs/fidelity.md). Python code of results is generated on first access.
+fxpress's differ on purpose (docs/fidelity.md). The code of a result is generated on first access.
 """
 
 from fxpress._torch.probes import component

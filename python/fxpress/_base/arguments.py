@@ -1,4 +1,4 @@
-"""Check arguments of public functions. Each check raises a TypeError that names the argument."""
+"""Check arguments of public functions. The exceptions name the argument."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def check_opset_version(value: Any) -> None:
 
 
 def check_pickle_protocol(value: Any) -> None:
-    """Raise TypeError unless the value is an int, ValueError if this Python lacks the protocol."""
+    """Raise TypeError if the value is not an int, ValueError if Python lacks this protocol."""
     if not isinstance(value, int):
         raise TypeError(f"pickle_protocol must be an int, not {type(value).__name__}")
     if not 0 <= value <= pickle.HIGHEST_PROTOCOL:

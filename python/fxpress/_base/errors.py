@@ -1,8 +1,8 @@
 """Define the base class of fxpress's exceptions, and exceptions that do not need torch.
 
 `SerializeError` is in `fxpress._torch.serde`, because it derives from torch's class; `ArchiveError`
-is in `fxpress._files.errors`. The package `fxpress` exports each class, and is its `__module__`: a
-pickled exception can be loaded even if a later release moves the class.
+is in `fxpress._files.errors`. The package `fxpress` exports the public classes. Their `__module__`
+is "fxpress", so that a pickled exception can be loaded even if a later release moves its class.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ class Error(Exception):
     """The base class of all exception classes of fxpress.
 
     For mistakes of the caller (arguments of a wrong type, a missing file), fxpress raises Python's
-    exceptions, or the exceptions that torch raises. Control characters in a message are escaped:
-    text from a file could otherwise send commands to a terminal. torch has no such class.
+    exceptions, or the exceptions that torch raises. Control characters in messages are escaped,
+    because text from a file could otherwise send commands to a terminal. torch has no such class.
 
     Example:
         >>> import io
@@ -122,7 +122,7 @@ def is_about_input(error: BaseException) -> bool:
 
 
 def _is_from_handler(at: TracebackType | None) -> bool:
-    """Return whether a signal handler raised: a local of its frame is the interrupted frame."""
+    """Return whether a signal handler raised. Its arguments include the frame it interrupted."""
     while at is not None:
         interrupted = at.tb_frame.f_back
         for value in [*at.tb_frame.f_locals.values()] if interrupted is not None else ():

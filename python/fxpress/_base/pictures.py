@@ -12,7 +12,7 @@ import graphviz
 
 from fxpress._base.errors import NoRendererError
 
-# The name of a package and of its program, a port of Graphviz that accepts the options of `dot`.
+# The name of a package and of its program, which is a port of Graphviz with the options of `dot`.
 # docs/decisions/0001 explains why the extra `draw` has this package.
 _PORT = "graphviz-pure"
 
@@ -30,7 +30,7 @@ class Picture(graphviz.Digraph):  # type: ignore[misc]
 
 
 def svg_of(source: str) -> str:
-    """Return DOT text as SVG; raise NoRendererError without a program, RuntimeError if it fails."""
+    """Render DOT text as SVG; NoRendererError if no renderer is found, RuntimeError if it fails."""
     program = shutil.which("dot") or _find_port()
     if program is None:
         raise NoRendererError(

@@ -1,8 +1,8 @@
 """Replace functions of torch, and set attributes, while a `with` block runs.
 
 A signal handler may raise between the end of an `__enter__` written in Python and the start of its
-block; `__exit__` then never runs. `_native.Block` is written in C++: Python runs no signal handler
-during its `__enter__` and `__exit__`.
+block. `__exit__` then never runs. `_native.Block` avoids this: its `__enter__` and `__exit__` are
+written in C++, so Python does not run signal handlers during these calls.
 """
 
 from __future__ import annotations

@@ -20,8 +20,8 @@ def install(*, on_unsupported: Policy = "raise") -> None:
     imported the object, under any name. Modules that are imported later get fxpress's objects from
     torch. References in class attributes, closures and containers do not change.
 
-    Calls nest: the first one patches and the last ``uninstall`` restores. With the environment
-    variable ``FXPRESS_DISABLE`` set to ``1``, ``true`` or ``yes`` at the first call, nothing is
+    Calls nest: the first one patches and the last ``uninstall`` restores. If the environment
+    variable ``FXPRESS_DISABLE`` is ``1``, ``true`` or ``yes`` at the first call, nothing is
     replaced. torch has no such function.
 
     Args:
@@ -33,9 +33,9 @@ def install(*, on_unsupported: Policy = "raise") -> None:
 
     Raises:
         ValueError: ``on_unsupported`` is neither ``"raise"`` nor ``"torch"``.
-        ImportError: a module of fxpress or torch cannot be imported; nothing has been changed. A
-            name that the installed torch lacks is not an error: torch's code for the component that
-            needs the name remains in use, and the logger ``fxpress`` reports this once.
+        ImportError: a module of fxpress or torch cannot be imported. Nothing has been changed. It
+            is not an error if the installed torch lacks a name that a component of fxpress needs.
+            Then torch's code for the component remains in use, and logger ``fxpress`` reports this.
 
     Example:
         >>> fxpress.install()
@@ -46,7 +46,7 @@ def install(*, on_unsupported: Policy = "raise") -> None:
 
 
 def uninstall() -> None:
-    """Undo the latest open :func:`install`. If no other is open, restore torch's objects.
+    """Undo the latest open :func:`install`. If it was the last open one, restore torch's objects.
 
     Names that modules imported from torch after ``install`` are restored too. Names that were
     imported from fxpress are not. torch has no such function.
@@ -107,5 +107,5 @@ def policy() -> Policy | None:
 
 
 def replaced() -> dict[str, int]:
-    """Return the number of names in each module of torch that refer to fxpress's objects now."""
+    """Return, for each module of torch, how many names refer to fxpress's objects now."""
     return _installation.replaced()

@@ -1,7 +1,7 @@
 """Replaces torch's objects by stand-ins in the entire process, and restores them.
 
-Only names in the namespaces of the modules in ``sys.modules`` are rebound. Class attributes,
-closures and containers keep their values, and so does a module that another thread is importing.
+Only names in the modules in ``sys.modules`` are rebound. Class attributes, closures and containers
+keep their values. A name that another thread is importing meanwhile may keep its value, too.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class Installation:
         return self._native.leases
 
     def replaced(self) -> dict[str, int]:
-        """Return the number of names in each module of torch that refer to a stand-in now."""
+        """Return, for each module of torch, how many names refer to a stand-in now."""
         found: collections.Counter[str] = collections.Counter()
         for entry, patch in self._known.items():
             source = sys.modules.get(entry.module)

@@ -1,4 +1,4 @@
-"""List the names of torch that fxpress replaces, by component."""
+"""List, for each component, the names of torch that fxpress replaces."""
 
 from __future__ import annotations
 

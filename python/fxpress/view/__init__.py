@@ -31,7 +31,7 @@ _REPLACED = {
 
 
 def __getattr__(name: str) -> Any:
-    """Raise an error that names the replacement of a removed function, until the next release."""
+    """Raise AttributeError; for a removed function, the message names the replacement."""
     if name in _REPLACED:
         raise AttributeError(f"fxpress.view.{name} was removed: use {_REPLACED[name]}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -3,7 +3,7 @@
     times = fxpress.view.data.times(program, x)
     fxpress.view.data.write_overlays("folder", {"time": times})
 
-An overlay is a dict that Model Explorer reads as JSON: id of a graph -> values by nodes' ids.
+An overlay is a dict: id of a graph -> values by nodes' ids. Model Explorer reads it as JSON.
 A program and the file in which it is saved have the same ids, so an overlay of one fits the other.
 """
 

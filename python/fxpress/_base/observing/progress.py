@@ -10,8 +10,8 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
-# The argument `progress`. True or False: whether to show a bar. A function: it is called with
-# (done, total, what). None: show a bar if stderr is a terminal.
+# The argument `progress`. True: show a bar. False: show nothing. A function: call it with (done,
+# total, what). None: show a bar if stderr is a terminal.
 Progress: TypeAlias = bool | Callable[[int, int, str], object] | None
 Report: TypeAlias = Callable[[int], None]  # called with the amount done since its last call
 

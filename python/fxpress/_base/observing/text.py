@@ -53,7 +53,7 @@ _ESCAPES = _Escapes()
 
 
 def printable(text: str) -> str:
-    """Escape control characters in a text, which would control the terminal that shows the text."""
+    """Escape control characters in a text, because they would control a terminal that shows it."""
     if text.isprintable():
         return text
     return text.translate(_ESCAPES)  # "".join() would allocate an object for each character
