@@ -1,4 +1,4 @@
-"""Read and write checkpoints for `torch.distributed.checkpoint`, and convert their formats."""
+"""Read and write checkpoints for `torch.distributed.checkpoint`, and convert between formats."""
 
 from fxpress._torch.probes import component
 

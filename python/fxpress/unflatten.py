@@ -61,5 +61,5 @@ __all__ = [
     "unflatten",
 ]
 
-# True: new modules run on the engine. False: they run the code generated from their graphs.
+# True: new modules run on fxpress's engine. False: they run the code generated from their graphs.
 RUN_WITH_INTERPRETER = True

@@ -91,7 +91,7 @@ class InternalError(Error, RuntimeError):
 
 
 class NoRendererError(RuntimeError):
-    """A program that renders pictures is not installed."""
+    """Neither Graphviz nor graphviz-pure, which render pictures, is installed."""
 
 
 def _printable_argument(value: object) -> object:

@@ -19,7 +19,7 @@ from fxpress import _native
 
 
 def attribute_block(owner: Any, name: str, value: Any) -> _native.Block:
-    """Return a context manager that sets an attribute for its block without running Python code."""
+    """Return a context manager that sets an attribute during its block. It runs no Python code."""
     change = functools.partial(_native.exchange_attribute, owner, name)
     return _native.Block(functools.partial(change, value), change)
 
@@ -54,7 +54,7 @@ class Replacement:
         os.register_at_fork(after_in_child=self._after_fork)
 
     def is_replaced_here(self) -> bool:
-        """Return whether this thread is in a block of `block()`."""
+        """Return whether this thread is inside a `with block()` statement."""
         return bool(getattr(self._here, "blocks", 0))
 
     @contextlib.contextmanager

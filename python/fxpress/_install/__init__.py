@@ -102,7 +102,7 @@ def is_installed() -> bool:
 
 
 def policy() -> Policy | None:
-    """Return the `on_unsupported` in effect; None while nothing is replaced."""
+    """Return the argument `on_unsupported` that is in effect; None while nothing is replaced."""
     return _installation.policy
 
 

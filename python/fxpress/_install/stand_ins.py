@@ -104,7 +104,7 @@ def class_stand_in(installation: Switch, ours: type, original: type) -> type:
     }
     stand_in: Any = _stand_in_type(type(ours))(ours.__name__, (ours,), body)
     with contextlib.suppress(ValueError):  # constructors in C may have no signature
-        stand_in.__signature__ = inspect.signature(original)  # not StandInType.__call__'s
+        stand_in.__signature__ = inspect.signature(original)  # replaces StandInType.__call__'s
     return cast(type, stand_in)
 
 
@@ -129,6 +129,6 @@ def function_stand_in(
     stand_in.__doc__ = ours.__doc__
     with contextlib.suppress(ValueError):  # a function in C may have no signature
         stand_in.__signature__ = inspect.signature(original)  # type: ignore[attr-defined]
-    vars(stand_in).pop("__wrapped__")  # set by functools.wraps; `original` may have its own
+    vars(stand_in).pop("__wrapped__")  # set by functools.wraps; `original` may define another
     vars(stand_in).update(vars(original))
     return stand_in

@@ -42,4 +42,4 @@ class _Module(types.ModuleType):
         raise TypeError("fxpress.view is a module: call fxpress.view.show(...)")
 
 
-sys.modules[__name__].__class__ = _Module  # `_Module` exists only until the next release
+sys.modules[__name__].__class__ = _Module  # the next release removes `_Module`

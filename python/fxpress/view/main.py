@@ -29,7 +29,7 @@ class ProgramAdapter(Adapter):  # type: ignore[misc]
             OSError: the file cannot be read.
             fxpress.Error: the file does not contain exported programs, or is damaged.
         """
-        del settings  # the settings of Model Explorer's page
+        del settings  # unused: they are the settings of Model Explorer's page
         programs = graphs_by_program(model_path).values()
         return {"graphs": [_as_objects(graph) for graphs in programs for graph in graphs]}
 

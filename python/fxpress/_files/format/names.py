@@ -64,7 +64,7 @@ def weights_file_record(model: str) -> str:
 
 
 def is_weights_file_record(record: str) -> bool:
-    """Return whether `weights_file_record` returns this name for some model."""
+    """Return whether `record` is the result of `weights_file_record` for some model."""
     return record.startswith(WEIGHTS_DIR) and record.endswith(_WEIGHTS_FILE)
 
 

@@ -18,7 +18,7 @@ _OLD_TORCH = 0x1950A86A20F9469CFC6C.to_bytes(10, "little")  # near the start of 
 _LEGACY = "serialized_"  # the start of record names in files of torch < 2.9
 _PICKLE_PROTOCOLS = (2, 3, 4, 5)  # protocols 0 and 1 do not have a distinct first byte
 _OLD_PICKLES = b"(c]}"  # first opcodes of long pickles of protocols 0 and 1
-_ONNX_FIELDS = b"\x12\x1a\x22\x28\x32\x3a\x42"  # protobuf tags after the version of an ONNX model
+_ONNX_FIELDS = b"\x12\x1a\x22\x28\x32\x3a\x42"  # protobuf tags that may follow an ONNX version
 
 
 class Format(NamedTuple):

@@ -50,7 +50,7 @@ class _Rules(NamedTuple):
 
     callable: frozenset[str]  # operators that exported programs call
     outside: dict[str, str]  # name -> its effect outside of its arguments, such as writing a file
-    others: frozenset[str]  # operators that exported programs do not call
+    others: frozenset[str]  # torch's other operators; exported programs do not call them
 
 
 @functools.cache

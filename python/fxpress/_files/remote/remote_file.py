@@ -28,7 +28,7 @@ class ChangedFileError(ArchiveError):
 
 
 class UrlPath:
-    """A URL with some methods of `pathlib.Path`; `str()` leaves out its secrets."""
+    """A URL with some methods of `pathlib.Path`; `str()` omits the secrets in the URL."""
 
     def __init__(self, url: str) -> None:
         self.url = url

@@ -79,7 +79,7 @@ def clone(tensors: Any, *, progress: Progress = False) -> Any:
 def _clone(values: list[torch.Tensor]) -> list[torch.Tensor]:
     copies, others = aten.clone_aliased(values)
     if others:
-        # A CPU tensor is in `others` if it is not a plain view, or a dispatch mode observes copies.
+        # A CPU tensor is in `others` if it is not a strided view, or a dispatch mode observes copies.
         made = _copy_storages(list(others.values()), None, but_on=_CPU, alone=_copy_alone)
         for i, copied in zip(others, made, strict=True):
             copies[i] = copied
@@ -112,7 +112,7 @@ def move(tensors: Any, device: torch.device | str, *, progress: Progress = False
         [tensor(..., device='meta', size=(2,))]
     """
     check_progress(progress)
-    goal = torch.empty(0, device=device).device  # has an index; raises if the device does not exist
+    goal = torch.empty(0, device=device).device  # with an index; raises if the device is missing
 
     values = _values(tensors)
     for value in values:

@@ -96,7 +96,7 @@ class Part(NamedTuple):
     size: int
 
     def of(self, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Return these bytes of the tensor at `position` in `tensors`."""
+        """Return the bytes of `tensors[position]` from `start` to `start + size`."""
         tensor = tensors[self.position]
         if self.size == tensor.numel():
             return tensor
@@ -186,7 +186,7 @@ class _Ring:
 def upload(
     targets: Sequence[torch.Tensor], fill: Callable[[list[Part], torch.Tensor], None]
 ) -> None:
-    """Fill byte tensors on one device; `fill(parts, buffer)` writes them to a host buffer."""
+    """Fill byte tensors on one device. `fill(parts, buffer)` writes the parts to a host buffer."""
     batches = _parts([target.numel() for target in targets])
     if not batches:
         return
@@ -212,7 +212,7 @@ def upload(
 
 
 def download(sources: Sequence[torch.Tensor]) -> Iterator[tuple[list[Part], torch.Tensor]]:
-    """Yield (parts, host buffer with their bytes); the buffer is valid until the next step."""
+    """Yield (parts, host buffer with their bytes); the buffer is valid until the next iteration."""
     batches = _parts([source.numel() for source in sources])
     if not batches:
         return
