@@ -121,7 +121,7 @@ class Installation:
         return policy, pairs, [*COMPATIBILITY_MARKS], _caches()
 
     def policy_here(self) -> Policy | None:
-        """Return the policy for a stand-in's call in this thread; None if torch's original must run."""
+        """Return the policy for a stand-in's call in this thread; None: call torch's original."""
         return None if self._here.left else self.policy
 
     def left_to_torch(self) -> _native.Block:

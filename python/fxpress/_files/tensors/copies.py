@@ -79,7 +79,7 @@ def clone(tensors: Any, *, progress: Progress = False) -> Any:
 def _clone(values: list[torch.Tensor]) -> list[torch.Tensor]:
     copies, others = aten.clone_aliased(values)
     if others:
-        # A CPU tensor is in `others` if it is not a strided view, or a dispatch mode observes copies.
+        # A CPU tensor is in `others` if it is not a strided view, or a mode observes the copy.
         made = _copy_storages(list(others.values()), None, but_on=_CPU, alone=_copy_alone)
         for i, copied in zip(others, made, strict=True):
             copies[i] = copied
