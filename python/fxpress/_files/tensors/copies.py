@@ -79,7 +79,7 @@ def clone(tensors: Any, *, progress: Progress = False) -> Any:
 def _clone(values: list[torch.Tensor]) -> list[torch.Tensor]:
     copies, others = aten.clone_aliased(values)
     if others:
-        # A CPU tensor is in `others` if it is not a strided view, or a mode observes the copy.
+        # A CPU tensor is in `others` if it is not a plain strided view, or a mode observes copies.
         made = _copy_storages(list(others.values()), None, but_on=_CPU, alone=_copy_alone)
         for i, copied in zip(others, made, strict=True):
             copies[i] = copied
@@ -157,7 +157,7 @@ def on_other_storages(
     """Return tensors like `values` on new storages. The results share storages where `values` do.
 
     `make` receives one tensor of each storage, and returns a byte tensor for each new storage.
-    `alone` copies a tensor that is on the device `but_on` or is not a strided view of a storage.
+    `alone` copies a tensor on the device `but_on`, of a subclass, or without a strided storage.
     """
     with _native.GcPause():
         numbers = aten.storage_numbers(values, but_on)
