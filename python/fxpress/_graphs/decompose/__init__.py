@@ -1,1 +1,1 @@
-"""Decompose exported programs by templates; `fxpress.decompose` is the public module."""
+"""Decompose exported programs. Equal operator calls are traced once; the trace is a template."""

@@ -1,4 +1,4 @@
-"""Create the decomposed program's module call graph, with signatures that name its nodes."""
+"""Copy the module call graph for the decomposed program, and rename nodes in its signatures."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def calls_of(
 
 
 def _parts_of_subclasses(state: dict[str, str]) -> set[str]:
-    """Return the names of state tensors that were tensor subclasses and became inner tensors."""
+    """Return the names of parameters and buffers that were tensor subclasses and were unwrapped."""
     prefix = "parametrizations."
     return {
         ".".join(target.split(".")[1:-1]) for target in state.values() if target.startswith(prefix)
@@ -65,7 +65,7 @@ def _rename(
             raise ValueError(_GONE.format(name))
         if name in new_name:
             argument.name = new_name[name]
-        elif name in conversions:  # the conversion returned its input, and became no node
+        elif name in conversions:  # the conversion returned its input and added no node
             if conversions[name] not in new_name:
                 raise ValueError(_GONE.format(conversions[name]))
             argument.name = new_name[conversions[name]]

@@ -1,4 +1,4 @@
-"""Compare programs that were built from templates with full traces, in `check_templates`."""
+"""Define `check_templates`, which compares decomposed programs with full traces of torch."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ _checks: contextvars.ContextVar[bool] = contextvars.ContextVar(
 
 
 def checks() -> bool:
-    """Return whether this thread or task compares programs from templates with full traces."""
+    """Return whether `check_templates` is active in this thread or task."""
     return _checks.get()
 
 
 def check_templates(enabled: bool = True) -> _native.Block:
-    """Return a context manager in which programs that use templates are also traced in full.
+    """Return a context manager in which decompositions are compared with full traces of torch.
 
-    The full trace uses torch's code, without templates. A decomposition compares its program with
-    the traced program, and returns the traced one. Programs in which no call was instantiated, such
-    as joint graphs, are not compared. The environment variable `FXPRESS_CHECK_TEMPLATES=1` has the
+    A template is the trace of one call, from which fxpress creates the nodes of equal calls. In the
+    block, torch also traces each program that uses templates; joint graphs do not. The results are
+    compared, and torch's is returned. The environment variable `FXPRESS_CHECK_TEMPLATES=1` has the
     same effect on the entire process. torch has no such function.
 
     Args:
-        enabled: False: do not compare programs.
+        enabled: with False, decompositions in the block are not compared.
 
     Returns:
-        A context manager for one thread or task. A decomposition in it raises `InternalError` with
-        the first difference.
+        A context manager for one thread or task. In its block, a decomposition raises
+        `InternalError` if the results differ. The message has the first difference.
 
     Example:
         >>> from fxpress import decompose
@@ -47,12 +47,12 @@ def check_templates(enabled: bool = True) -> _native.Block:
     return _native.Block(functools.partial(_checks.set, enabled), _checks.reset)
 
 
-_COUNTERS = ("seq_nr",)  # items of a node's meta that torch numbers in the entire process
-_NUMBER_OF_CODE = re.compile(r"(?<=<eval_with_key>)\.\d+")  # the number of a generated file
+_COUNTERS = ("seq_nr",)  # keys of meta with a counter of the process, which always differ
+_NUMBER_OF_CODE = re.compile(r"(?<=<eval_with_key>)\.\d+")  # the number in a generated file's name
 
 
 def difference(instantiated: ExportedProgram, traced: ExportedProgram) -> str | None:
-    """Return the first difference between a program from templates and a traced one, or None."""
+    """Return the first difference between fxpress's decomposed program and torch's, or None."""
     lengths = [len(program.graph.nodes) for program in (instantiated, traced)]
     if lengths[0] != lengths[1]:
         return f"the number of nodes: {lengths[0]} instantiated, {lengths[1]} traced"
@@ -120,7 +120,7 @@ class _Descriptions:
         self._storages: dict[int, int] = {}
 
     def describe(self, value: Any) -> Any:
-        """Return a comparable description of `value`; storages are numbered in order of use."""
+        """Return a comparable description of `value`. It has numbers in place of storages."""
         if isinstance(value, Node):
             return f"%{value.name}"
         if isinstance(value, torch.Tensor):

@@ -11,11 +11,11 @@ from fxpress._torch import origins
 
 
 class _Composites:
-    """Collects the composite operators of all namespaces, again after each registration.
+    """Collects the composite operators of all namespaces. A registration causes a new collection.
 
     Attributes:
-        late: composite operators of aten that were registered too late for torch, which collects
-            aten's operators once in a process.
+        late: composite operators of aten that were registered after torch collected aten's
+            operators. torch collects them only once in a process.
     """
 
     def __init__(self) -> None:
@@ -77,7 +77,7 @@ def _collect_all_valid_cia_ops() -> set[Any]:
     return {operator for found in _COMPOSITES.get().values() for operator in found}
 
 
-# In its block, torch's table does not search all operators for the composite operators again.
+# In `COLLECTING.block()`, torch's default table uses fxpress's collection of operators.
 COLLECTING = Replacement(*compat.COLLECT_COMPOSITES, lambda _: _collect_all_valid_cia_ops())
 
 
@@ -99,8 +99,8 @@ def _split_decomp_table_to_cia_and_python_decomp(
             removed from this dict. Keys that are not operators have no effect.
 
     Returns:
-        A dict of all composite operators -> their decompositions, and `decomp_table`. A composite
-        operator that was not in the table maps to a function that keeps it.
+        A tuple: a dict from each composite operator to its decomposition, and `decomp_table`. If an
+        operator was not in the table, the dict has a function that keeps the operator.
 
     Raises:
         AssertionError: an operator of aten became composite after torch collected the operators.

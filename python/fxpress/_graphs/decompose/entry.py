@@ -54,13 +54,13 @@ def _decompose_exported_program(
     Args:
         ep: the program.
         cia_to_decomp: composite operator -> the function that decomposes or keeps it.
-        python_decomp_table: other operator -> its decomposition.
+        python_decomp_table: operator that is not composite -> its decomposition.
         joint_loss_index: index of the output that is the loss of a joint graph; None: build no
             joint graph.
         decompose_custom_triton_ops: whether to decompose custom operators that call Triton kernels.
 
     Raises:
-        InternalError: within `check_templates`, the program differs from a full trace.
+        InternalError: in a block of `check_templates`, the result differs from torch's full trace.
 
     Exceptions of torch's trace pass through.
 
@@ -79,7 +79,7 @@ def _decomposed(
     decompose_custom_triton_ops: bool,
     progress: Report | None,
 ) -> ExportedProgram:
-    """Return the decomposed program; call `progress` for each node that is planned."""
+    """Return the decomposed program; call `progress` for each node of `ep` that is done."""
     ep = with_distinct_names(lift_body_constants(ep))
     without_shared_state = without_views(ep)
     if without_shared_state is not ep:
@@ -122,7 +122,7 @@ def _decomposed(
         made = trace_fully(str(unsafe))
     if cached is None or not summary.instantiated:
         return made
-    # The full trace gives equal tensors only if it begins with the same cache of fake tensors.
+    # Restore the cache of fake tensors, because the results of the full trace depend on it.
     compat.restore_cached_results(mode, cached)
     checked = None if naming is None else naming.to_check(made.graph)
     overridden = table.plain.in_force()
@@ -156,8 +156,8 @@ def run_decompositions(
         decomp_table: operator -> its decomposition. None: torch's default table. With {}, only
             composite operators that cannot be kept are decomposed.
         decompose_custom_triton_ops: whether to decompose custom operators that call Triton kernels.
-        progress: report the progress in nodes: True, or a function of (done, total, what). While a
-            program is traced in full, no progress is reported until the end.
+        progress: how to show progress, in nodes: True, False or a function of (done, total, what).
+            If torch traces the entire program, progress is shown only at the end.
 
     Raises:
         TypeError: `program` is not an ExportedProgram, or `progress` has another type.
@@ -190,7 +190,7 @@ def run_decompositions(
 
 
 def forget_templates() -> None:
-    """Free the templates of earlier programs, so that the next decomposition traces all calls.
+    """Free the recorded traces of calls, so that the next decomposition traces all calls again.
 
     torch has no such function.
 

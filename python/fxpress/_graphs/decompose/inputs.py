@@ -1,6 +1,6 @@
-"""Read the inputs of the decomposed ("new") program: their order, names and values.
+"""Find the order, names and values of the inputs of the decomposed ("new") program.
 
-`SizeNodes` has the nodes that read symbolic sizes from the inputs.
+`SizeNodes` describes the nodes that read symbolic sizes from these inputs.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class Input(NamedTuple):
 def read_inputs(program: ExportedProgram, shape_env: Any) -> list[Input]:
     """Return the inputs of the new program, in their new order.
 
-    Parameters come first, then buffers, both in the order of modules in `ep.module()`. A module's
-    constants follow its buffers.
+    Parameters come first, then buffers and constants, then user inputs. State has the order of the
+    modules in `ep.module()`, and the constants of a module follow its buffers.
     """
     placeholders = [n for n in _native.list_nodes(program.graph) if n.op == "placeholder"]
     specs = program.graph_signature.input_specs
@@ -148,18 +148,18 @@ class _Reader:
         return Value(number, facts, known)
 
 
-# Types of plain constant inputs. No node uses such an input, or torch's symbol for the input.
+# Types of constant inputs. No node uses such an input or the symbol that torch creates for it.
 _PLAIN = (int, bool, float, str, type(None))
 
 
 class SizeNodes:
-    """The nodes that torch adds before a program's calls to read each symbol from an input.
+    """The nodes that read each symbol from an input. torch adds them before the nodes of calls.
 
     Attributes:
-        of_inputs: for each SymInt input, the id (`Symbols.id_of`) of its symbol; -1 for other
-            inputs, and for symbols of earlier inputs.
+        of_inputs: a number for each input. It is the id (`Symbols.id_of`) of the symbol if the
+            input is a SymInt, and no earlier input has this symbol. Otherwise, it is -1.
         count: the number of nodes.
-        instance: the nodes, as the instance of a template; None if there are none.
+        instance: the nodes, as an instance of a template; None if there are no nodes.
     """
 
     def __init__(self, inputs: list[Input], symbols: Symbols) -> None:
@@ -237,7 +237,7 @@ def _text(key: Any) -> str:
 
 
 def argument_names(program: ExportedProgram) -> list[str]:
-    """Return the names that torch proposes for user inputs, from their paths in the arguments."""
+    """Return the names that torch derives for user inputs from their paths in the arguments."""
     calls = program.module_call_graph
     signature = calls[0].signature if calls and calls[0].fqn == "" else None
     if signature is None or signature.in_spec.type is not tuple:
@@ -270,7 +270,7 @@ def input_names(program: ExportedProgram, inputs: list[Input]) -> list[str]:
             base = _without_self(entry.spec.target or "").lower()
             names[position] = renamer.placeholder(compat.PREFIXES[entry.spec.kind] + base)
             bases.add(base)
-    # torch copies the annotations of an old node with one of these names to an input.
+    # If an old node has one of these names, torch copies the node's annotations to an input.
     copied = {*bases, *names}
     nodes = _native.list_nodes(program.graph)
     if any("custom" in node.meta and node.name in copied for node in nodes):

@@ -146,7 +146,7 @@ def _gradients(program: ExportedProgram, traced: Any, outputs: list[Any]) -> lis
 
 
 def _give_meta(signature: ExportGraphSignature, old: list[Node], new: list[Node]) -> None:
-    """Copy, from `old`, the `val` of inputs that are not tensors, and all meta of state."""
+    """Copy meta from `old` to `new`: all meta of state, and `val` of non-tensor inputs."""
     state = {*signature.inputs_to_parameters, *signature.inputs_to_buffers}
     for before, after in zip(old, new, strict=True):
         if not isinstance(before.meta["val"], torch.Tensor):

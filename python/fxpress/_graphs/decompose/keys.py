@@ -16,10 +16,10 @@ _DICTS = (dict, immutable_dict)
 
 
 class Call:
-    """The arguments of an operator call, with Values and Numbers instead of nodes.
+    """The arguments of an operator call: Values (tensors), Numbers (symbolic ones) and constants.
 
     Attributes:
-        values: the distinct Values among the arguments, in the order of their numbers.
+        values: the distinct Values among the arguments, in order of appearance.
         numbers: the distinct Numbers among the arguments.
         storages: the distinct storages of `values`.
     """
@@ -40,7 +40,7 @@ class Call:
             self._add(argument)
 
     def key(self, fields: tuple[str, ...]) -> tuple[Any, ...]:
-        """Return the key of the call; `fields` are the items of meta that its trace copies."""
+        """Return the call's key; `fields` are the keys of meta that torch copies to new nodes."""
         return (self._node.target, fields, len(self._node.args), *self._key)
 
     def _add(self, argument: Any) -> None:
@@ -58,7 +58,7 @@ class Call:
             self._key.append(kind)
             self._key.append(value)
         elif kind is float or kind is complex:
-            self._key.append(repr(value))  # -0.0 differs from 0.0, and nan equals nan
+            self._key.append(repr(value))  # by repr, -0.0 is not 0.0, and nan is nan
         elif kind in _DICTS:
             self._key.append(("dict", len(value)))
             for name, item in value.items():
@@ -95,7 +95,7 @@ class Call:
 
 
 def map_values(argument: Any, environment: dict[Node, Any], function: Any) -> Any:
-    """Return a copy of a call's argument with `function(value)` for each Value and Number."""
+    """Copy a call's argument, with `function(value)` in place of each Value and Number."""
     if type(argument) is Node:
         argument = environment[argument]
     kind = type(argument)
@@ -129,8 +129,8 @@ _FIELDS = ("stack_trace", *_COPIED)
 def fields_of(meta: dict[str, Any], *, annotated: bool = False) -> tuple[str, ...]:
     """Return the keys of a call node's meta that torch copies to the nodes of the call's trace.
 
-    Raises UnsafeError if the trace depends on other items. Annotations are refused unless
-    `annotated`.
+    Raises UnsafeError if the trace depends on other items of meta, or if the node has annotations
+    of the user and `annotated` is False.
     """
     if not _REFUSED.isdisjoint(meta):
         refused = sorted(_REFUSED & meta.keys())

@@ -1,11 +1,11 @@
-"""Repeat equal calls within a full trace.
+"""Repeat equal calls while torch traces an entire program.
 
-torch runs the first call with each key (`traced_calls`), and each call whose arguments were written
-to. For later calls with a key, fxpress adds equal nodes to the trace and creates equal tensors.
+Equal calls have equal keys (`traced_calls`). torch runs the first call with each key. For later
+calls, fxpress adds equal nodes and creates equal tensors, unless an argument was written to.
 
-torch's result may be a view of a tensor that the call created; a repeated result is never a view.
-If the program writes to such a view later, functionalization computes the view again. So these
-calls, which torch's run before the trace (the first pass) finds, are not repeated.
+A result of torch may be a view of a tensor that the call created; a repeated result is not a view.
+This makes a difference if the program writes to the view later. torch runs a program once before
+it traces the program. This "first pass" finds such calls, which fxpress does not repeat.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ class Memo:
         self._writes = False  # whether a call may write to a tensor
         self._tracer: Any = None
         self._recipes: dict[Any, Recipe | None] = {}
-        # For the first pass: call -> [(FunctionalTensor, fake tensor)] of results that are views.
+        # In the first pass: call -> [(FunctionalTensor, its fake tensor)] for views in results.
         self._views: dict[Node, list[tuple[Any, Any]]] = {}
-        self._unchanged: set[Node] = set()  # calls whose views the first pass did not write to
+        self._unchanged: set[Node] = set()  # calls to whose views the program never writes
         self.instantiated = 0
 
     def watch(self, graph: Graph) -> None:
@@ -75,7 +75,7 @@ class Memo:
         }
 
     def run(self, original: Any, interpreter: Any, node: Node) -> Any:
-        """Run a node by `original`, which is torch's `Interpreter.run_node`, or repeat its call."""
+        """Repeat the call of a node if possible; if not, run `original`, torch's `run_node`."""
         if node not in self._nodes:
             return original(interpreter, node)
         # The tracer counts calls of torch functions, but must not count the calls by fxpress.
@@ -105,14 +105,14 @@ class Memo:
             self.instantiated = 0
 
     def _may_repeat(self, node: Node) -> bool:
-        """Return whether the program writes to no view in the results of a call."""
+        """Return whether the program never writes to a view in the results of a call."""
         if self._tracer is None:
             self._views[node] = []
-            return True  # the recipes of the first pass have no views
+            return True  # if the program writes, no recipe of the first pass has a view
         return not self._writes or node in self._unchanged
 
     def _run(self, original: Any, interpreter: Any, node: Node, call: TracedCall) -> Any:
-        """Let torch run a call, and record its recipe if there is one."""
+        """Let torch run a call, and record a recipe for equal calls if they can be repeated."""
         with compat.DisableTorchFunction():
             recording = Recording(self._fakes, self._tracer, call, node)
         try:
@@ -128,7 +128,7 @@ class Memo:
         return result
 
     def _is_clean(self, result: Any, call: TracedCall) -> bool:
-        """Return whether nothing depends on which tensors functionalization knows as views."""
+        """Return whether it makes no difference that the results of a repetition are not views."""
         if self._tracer is not None and not self._writes:
             return True
         # In the first pass, it is not known yet whether the program writes to a view later.

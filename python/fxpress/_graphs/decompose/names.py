@@ -1,8 +1,8 @@
-"""Store the node names, and the order of users, of decomposed programs with symbolic sizes.
+"""Store the names and users of nodes in decomposed programs with symbolic sizes.
 
-The number in a name such as "mul_2" counts removed nodes too: nodes for sizes that a trace only
-compared. How many there are depends on the caches of fake tensors, which each trace fills. So the
-names of a program's first trace are stored, and given to later equal programs with equal caches.
+The number in a name such as "mul_2" also counts nodes that torch removes: nodes for sizes that were
+only compared. Their count depends on caches of fake tensors, which each trace fills. So fxpress
+stores the names from a program's first trace. Equal programs with equal caches get these names.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from fxpress._graphs.trace.proxy_calls import PLAIN_TYPES
 from fxpress._torch import symbols
 from fxpress._torch.decompose_whole import shape_env_of
 
-_MOST_PROGRAMS = 64  # for how many programs a decomposition table shares node names (`_shared`)
+_MOST_PROGRAMS = 64  # the maximum length of `KnownNames._shared`
 
 _any_names: contextvars.ContextVar[bool] = contextvars.ContextVar("any_names", default=False)
 
@@ -32,14 +32,14 @@ _any_names: contextvars.ContextVar[bool] = contextvars.ContextVar("any_names", d
 def any_names(enabled: bool = True) -> _native.Block:
     """Return a context manager in which names of nodes with symbolic sizes may differ from torch's.
 
-    In torch, these names depend on caches that earlier exports filled, so fxpress can only find
-    them by a full trace of the first of several equal programs. In the block, this program is also
-    built from templates. The nodes and their order, meta and values are equal to torch's. Names of
-    nodes, and so of the signature's outputs, may have other numbers, and nodes may list their users
+    In torch, these names depend on caches that earlier exports filled. To find them, fxpress has to
+    trace the first of several equal programs in full. In the block, it builds this program faster,
+    from traces of single calls. The nodes and their order, meta and values are equal to torch's.
+    Names of nodes and outputs may have other numbers than in torch, and a node may list its users
     in another order. torch has no such function.
 
     Args:
-        enabled: False: decompose programs with the names of torch.
+        enabled: with False, decomposed programs in the block have torch's names.
 
     Returns:
         A context manager for one thread or task.
@@ -53,10 +53,10 @@ def any_names(enabled: bool = True) -> _native.Block:
 
 
 class Names:
-    """The node names and the order of users of a traced graph.
+    """The names of the nodes of a traced graph, and the order of each node's users.
 
     Attributes:
-        reason: why templates could not build an equal program; empty if they can, or may.
+        reason: why an equal program could not be built from templates; empty if none failed.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -73,7 +73,7 @@ class Names:
         self._counts = dict(graph._graph_namespace._base_count)
 
     def give(self, graph: Graph) -> dict[str, str] | None:
-        """Rename the nodes of an equal graph; return {old name: new name}. None: graphs differ."""
+        """Rename the nodes of `graph`; return {old name: new name}, or None if nodes differ."""
         nodes = list(graph.nodes)
         if _kinds(graph) != self._kinds:
             return None
@@ -103,7 +103,7 @@ def _kinds(graph: Graph) -> list[tuple[str, Any]]:
 
 
 class _History:
-    """The history of the decompositions of programs with one ShapeEnv.
+    """The history of the decompositions of all programs that have the same ShapeEnv.
 
     Attributes:
         key: the ShapeEnv's state before the first decomposition, then the Names of each program.
@@ -142,7 +142,7 @@ class KnownNames:
         return Naming(self._shared, own, history, (options, _content(program)))
 
     def forget(self) -> None:
-        """Free the Names that programs share across ShapeEnvs."""
+        """Free the Names that programs with different ShapeEnvs share."""
         self._shared.clear()
 
 
@@ -165,7 +165,7 @@ class Naming:
         self.is_free = _any_names.get()
 
     def to_check(self, graph: Graph) -> Naming:
-        """Return the Naming of a full trace to compare with `graph`, built from templates."""
+        """Return the Naming of a full trace that checks `graph`, which templates have built."""
         if not (self.is_first or self.known is None):
             return self
         naming = Naming({}, {}, self._history, self._content)
@@ -173,7 +173,7 @@ class Naming:
         return naming
 
     def instantiated(self, graph: Graph) -> None:
-        """Name a graph that was built from templates; raise UnsafeError if its nodes differ."""
+        """Name the nodes of a graph from templates; UnsafeError: torch's trace had other nodes."""
         if self.known is None:
             self._history.is_exact = False
             return
@@ -188,7 +188,7 @@ class Naming:
             return self._history.traces
 
     def traced(self, module: GraphModule, signature: ExportGraphSignature, number: int) -> None:
-        """Rename the nodes of trace `number` by `known`; if it is None, store the trace's names."""
+        """Rename the nodes of trace `number` by `known`; if `known` is None, store their names."""
         if self.known is not None:
             new_names = self.known.give(module.graph) or {}
             for spec in signature.output_specs:
@@ -244,7 +244,7 @@ def _graph_content(module: GraphModule, numbers: dict[Any, int]) -> Any:
 
 
 def _described(value: Any, numbers: dict[Any, int]) -> Any:
-    """Return a hashable description; `numbers` maps nodes, SymNodes and storages to numbers."""
+    """Return a hashable key of `value`; `numbers` maps nodes, SymNodes and storages to numbers."""
     kind = type(value)
     if kind is Node:
         return Node, numbers[value]

@@ -1,4 +1,4 @@
-"""Plan the decomposed graph: walk through the program and find a template for each call."""
+"""Plan the decomposed graph: find a template (a recorded trace) for each call of the program."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class NeedsTraceError(Exception):
 
 
 class Plan:
-    """The trace of the decomposed program as template instances, before dead code elimination.
+    """The nodes of the decomposed program, as instances of templates, including dead nodes.
 
     Attributes:
         nodes: the nodes of the old program, without placeholders.
@@ -111,7 +111,7 @@ class Plan:
         self._position = 0
         self._fields = _fields(nodes, refused)
         self._environment = environment
-        # storage -> [(old node, a Value with this storage in the old node's value)]
+        # storage -> [(old node, the Value of this node that has the storage)]
         self._sharing: dict[Storage, list[tuple[Node, Value]]] = defaultdict(list)
         for node in environment:
             self._note_storages(node)
@@ -194,7 +194,7 @@ class Plan:
     def _try_source_of_write(
         self, node: Node, expected: _ExpectedValues, recorder: Recorder
     ) -> None:
-        """Trace the call that created the written tensor, to refuse a write to a view early."""
+        """Trace the call that created the written tensor, so that a write to a view fails early."""
         written = node.args[0]
         source = written
         if type(written) is Node and written.target is operator.getitem:
@@ -214,7 +214,7 @@ class Plan:
     def _try_user_of_written(
         self, user: Node, written: Node, write: Node, expected: _ExpectedValues, recorder: Recorder
     ) -> None:
-        """Trace a call that uses a tensor after a write, to refuse views of the tensor early."""
+        """Trace a call that uses a tensor after a write, so that views of the tensor fail early."""
         position = self._positions[user]
         environment = expected.inputs_of(user)
         is_later_call = position > self._positions[write] and user.op == "call_function"
@@ -239,7 +239,7 @@ class Plan:
         written = call.values[template.writes]
         self._check_write(node, written)
         result = self._instantiate(node, template, call)
-        # Later calls get the result, whichever of the tensor's nodes in the old program they use.
+        # Later calls get the new value, even if they use the tensor's node from before the write.
         written.node, written.storage, written.is_written = result.node, result.storage, True
         return written
 
@@ -262,7 +262,7 @@ class Plan:
         *,
         is_early: bool = False,
     ) -> tuple[Template, Call]:
-        """Return a call's template, traced now if there is none yet, and the call's arguments."""
+        """Return a call's template and arguments; trace the call if there is no template yet."""
         call = Call(node, environment)
         if call.values and not isinstance(node.target, compat.OpOverload):
             raise UnsafeError(_call_of(node.target))
@@ -289,7 +289,7 @@ class Plan:
         fields: tuple[str, ...],
         recorder: Recorder | None,
     ) -> Template:
-        """Trace a call; store and return its template, or store why it has none."""
+        """Trace a call; store and return its template. On UnsafeError, store why there is none."""
         if recorder is None:
             raise NeedsTraceError
         key = call.key(fields)
@@ -321,7 +321,7 @@ class Plan:
 def _bound(
     result: Any, inputs: list[int], storages: list[Storage], first: int, values: list[Value]
 ) -> Any:
-    """Return a template's result with Values and Numbers for its Outputs and NumberOutputs."""
+    """Return the result of an instance: Values and Numbers replace Outputs and NumberOutputs."""
     if type(result) is Output:
         if result.argument is not None:
             return values[result.argument]

@@ -145,10 +145,10 @@ def build_from_templates(
             made = _make(program, plan, inputs, size_nodes, symbols, fakes, naming)
     except UnsafeError as unsafe:
         if cached is not None:
-            # The full trace must begin with the fake tensor caches from before the templates'.
+            # A full trace follows. Restore the caches, because its results depend on them.
             compat.restore_cached_results(mode, cached)
         if naming is not None and naming.known is not None:
-            naming.known.reason = str(unsafe)  # equal programs are not tried again
+            naming.known.reason = str(unsafe)  # so equal programs are traced in full
         raise
     return made, plan
 
@@ -156,7 +156,7 @@ def build_from_templates(
 def _trace(
     plan: Plan, fakes: compat.Fakes, symbols: Symbols, table: Table, custom_triton_ops: bool
 ) -> None:
-    """Complete a plan; a trace of torch records the calls that have no template yet."""
+    """Complete a plan: let torch trace the calls that have no template yet."""
     failed: list[UnsafeError] = []
 
     def body(tracer: Any, functional_mode: Any) -> None:

@@ -49,8 +49,8 @@ def _computation_of(
 ) -> list[TemplateNode]:
     """Return the nodes that torch adds to compute the expression of a size.
 
-    `items` has the stack trace and the modules for the nodes' meta. The nodes get the numbers
-    `first`, `first` + 1, ..., which are added to `numbers`.
+    `items` has the `stack_trace` and `nn_module_stack` of these nodes. `numbers` gets an entry for
+    each node: `first`, `first` + 1, ...
     """
     graph = Graph()
     if "nn_module_stack" not in items:
@@ -86,7 +86,7 @@ class Entry(NamedTuple):
     """A node of a trace that a template keeps."""
 
     node: Node
-    is_reference: bool  # whether it refers to a symbolic number that another call's node computes
+    is_reference: bool  # whether it stands for a number that a node of another call may compute
 
 
 def _is_number(node: Node) -> bool:
@@ -94,10 +94,10 @@ def _is_number(node: Node) -> bool:
 
 
 def _nodes_to_keep(added: list[Node], returned: Iterable[Node]) -> list[Entry]:
-    """Return the nodes that a template keeps of the nodes `added` by a trace, in order.
+    """Return the nodes that a template keeps, in order; `added` are all nodes that torch added.
 
-    torch also adds nodes for symbolic numbers that it only compares. The template keeps the numbers
-    that other nodes use, and the numbers that the nodes `returned` compute.
+    torch also adds nodes for symbolic numbers that it only compares. The template keeps the node of
+    a number only if the node of a tensor needs the number, or if the call returns the number.
     """
     used: dict[Node, None] = {}
     own = set(added)
@@ -180,7 +180,7 @@ class MetaItems(NamedTuple):
         return found[0], int(count)
 
     def refuse(self, why: str) -> UnsafeError:
-        """Return the error that a call's trace has no template."""
+        """Return the error for a call whose trace cannot become a template."""
         return UnsafeError(f"{self.target}: {why}")
 
 
@@ -227,7 +227,7 @@ class TemplateBuilder:
         for i, (fake, _) in enumerate(inputs):
             number = call.storages.index(call.values[i].storage)
             self._storages[fake.untyped_storage()._cdata] = number
-        self._fresh: list[int] = []  # the bytes of each storage that the call creates
+        self._fresh: list[int] = []  # size in bytes of each storage that the call creates
         self._first_fresh = len(call.storages)
 
     def build(self, added: list[Node], result: Any) -> Template:
@@ -278,7 +278,7 @@ class TemplateBuilder:
         return found
 
     def _reference(self, node: Node) -> TemplateNode:
-        """Describe a node for a number that the call reads: an argument, or an argument's size."""
+        """Describe a node whose number the call reads: an argument, or the size of an argument."""
         self._is_symbolic = True
         argument = self._input_numbers.get(node)
         uses = () if argument is None else (argument,)
@@ -401,7 +401,7 @@ _CONSTANTS = (int, float, complex, bool, str, type(None), torch.dtype, torch.dev
 
 
 def _is_plain(annotations: Any) -> bool:
-    """Return whether annotations are a dict of constants, so that a copy of it is equal."""
+    """Return whether annotations are a dict of constants, so that a shallow copy is enough."""
     return type(annotations) is dict and all(
         type(key) is str and isinstance(value, _CONSTANTS) for key, value in annotations.items()
     )

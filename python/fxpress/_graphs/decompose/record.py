@@ -18,7 +18,7 @@ from fxpress._torch import symbols as sizes
 
 
 class _Mark:
-    """A unique item of meta. A copy is the same object, so that copies are recognizable."""
+    """A unique item of meta. `copy` returns the object itself, so that copies are recognizable."""
 
     def __copy__(self) -> _Mark:
         return self
@@ -48,10 +48,10 @@ class _CallToTrace(NamedTuple):
     def run(
         self, inputs: list[Any], numbers: list[Any], graph: Any
     ) -> tuple[Any, dict[Value, Any], Value | None]:
-        """Run the call; return its result, {Value: functional tensor passed}, and a written Value.
+        """Run the call; return (its result, {Value: functional tensor}, the written Value).
 
-        The written Value is None if the call changed no input. A call may write data to one input,
-        which it must return. UnsafeError if the call made any other change.
+        The third item is None if the call changed no input. A call may write data to one input, and
+        must then return this input. For any other change, raise UnsafeError.
         """
         target: Any = self.node.target
         wrapped: dict[Value, Any] = {}
@@ -106,7 +106,7 @@ class Recorder:
     ) -> Template:
         """Trace the call of a node, and return its template.
 
-        `call` has the arguments, read with `environment`; `fields` are the keys of meta to copy.
+        `environment` has the values of nodes; `fields` are the keys of meta that torch copies.
         """
         to_trace = _CallToTrace(node, call, environment, _marked_meta(fields))
         before = sizes.state(self._symbols.shape_env)
@@ -118,7 +118,7 @@ class Recorder:
     def _template(self, to_trace: _CallToTrace) -> Template:
         # torch runs a program once before it traces the program. The run fills the fake mode's
         # cache, and a cached tensor may have another storage or offset than a computed tensor. So
-        # run a call before its trace too, unless cached tensors would have the same storages.
+        # fxpress also runs a call before it traces the call, unless the cache makes no difference.
         computed = None
         call = to_trace.call
         if not any(value.facts.is_symbolic for value in call.values):
@@ -159,16 +159,16 @@ class Recorder:
         )
         template = builder.build(added, result)
         for node in (*added, *tracked):
-            node.meta = {}  # the template keeps `node`; free the fake tensors
+            node.meta = {}  # the template keeps the nodes, but needs no fake tensors
         return template
 
     def _make_numbers(self, call: Call) -> list[Any]:
-        # Create new SymInts: a tracer distinguishes symbolic numbers by identity.
+        # Create new SymInts, because a tracer distinguishes symbolic numbers by identity.
         env = self._symbols.shape_env
         return [sizes.number_of(n.expression, n.kind, env) for n in call.numbers]
 
     def _make_inputs(self, call: Call) -> list[Any]:
-        """Create fake tensors for `call.values`, which share storages if the values share them."""
+        """Create fake tensors for `call.values`. They share storages where the Values do."""
         made = []
         env = self._symbols.shape_env
         with compat.outside_of_modes(), sizes.without_guards(env):
@@ -196,7 +196,7 @@ def _marked_meta(fields: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _wrapped(fake: torch.Tensor, value: Value) -> Any:
-    """Wrap a fake tensor in a functional tensor with the `wrapper_requires_grad` of its value."""
+    """Wrap a fake tensor in a functional tensor; `value` states whether it requires gradients."""
     grad = value.facts.wrapper_requires_grad
     if grad == fake.requires_grad:
         return compat.functional(fake, None)

@@ -1,4 +1,4 @@
-"""Report how the last decomposition handled calls: by templates, or why it traced them."""
+"""Report how many calls the last decomposition traced, and how many it took from templates."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from fxpress._base.deprecation import renamed
 class Report:
     """A report on how a program's operator calls were decomposed; `str()` returns a summary.
 
-    torch has no such class.
+    A template is the trace of one call, used for all equal calls. torch has no such class.
 
     Attributes:
         calls: how many operator calls the program has.
-        instantiated: how many calls were instantiated from a template, or repeated in a full trace.
+        instantiated: how many calls got their nodes from a template, or were repeated in a trace.
         traced: how many new templates were traced for this program.
         kept: how many templates from earlier programs were used.
-        reason: why the program was traced in full; empty if it was not.
-        by_operator: name of an operator -> how many of its calls were instantiated.
+        reason: why torch traced the entire program; empty if it did not.
+        by_operator: name of an operator -> how many of its calls got their nodes from a template.
 
     Example:
         >>> from fxpress import decompose

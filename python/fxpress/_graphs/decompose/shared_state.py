@@ -1,7 +1,7 @@
 """Merge state tensors that share a storage, if a program writes to the storage.
 
-torch cannot trace such tensors as inputs. One of them, the base, stays an input, and the graph
-creates the others as views of the base. The decomposed program has the others as unused inputs.
+torch cannot trace such inputs. So only one input, the base, remains: one of the tensors, or a new
+buffer. Views of the base replace the others, which the decomposed program has as unused inputs.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class _State(NamedTuple):
 
 
 def without_views(program: ExportedProgram) -> ExportedProgram:
-    """Return a program in which state tensors that share a written storage are one input.
+    """Return a program in which one input replaces state tensors that share a written storage.
 
     Returns `program` if no state tensors share a storage that the program writes to.
 
@@ -68,7 +68,7 @@ def without_views(program: ExportedProgram) -> ExportedProgram:
         for node, spec in zip(placeholders, signature.input_specs, strict=True)
         if spec.kind in _ORDER and spec.target in values
     ]
-    bases: dict[Node, tuple[_State, _State]] = {}  # placeholder -> (base, replaced state)
+    bases: dict[Node, tuple[_State, _State]] = {}  # placeholder -> (its base, its own state)
     for positions in sharing([each.value for each in held]):
         for group in _overlapping([held[i] for i in positions]):
             written = [each for each in group if each.spec.target in replaced]
@@ -130,7 +130,7 @@ def _is_written(graph: Graph, sources: set[Node]) -> bool:
 
 
 def _overlapping(held: list[_State]) -> Iterator[list[_State]]:
-    """Yield groups of at least two tensors of one storage that may share elements."""
+    """Yield groups of two or more tensors that may share elements; `held` has one storage."""
     group: list[_State] = []
     end = -1
     for each in sorted((e for e in held if e.value.numel()), key=lambda e: e.span):
@@ -145,7 +145,7 @@ def _overlapping(held: list[_State]) -> Iterator[list[_State]]:
 
 
 def _base_of(group: list[_State]) -> _State | None:
-    """Return a tensor of a group of which all others can be views; None if there is none."""
+    """Return the tensor of which all other tensors of a group can be views, or None."""
     begin = min(each.span[0] for each in group)
     end = max(each.span[1] for each in group)
     for kind in _ORDER:

@@ -67,7 +67,7 @@ class Symbols:
         return pattern
 
     def bound(self, template: Template) -> Template:
-        """Return a copy of a template with SymInts in nodes' values, and ids as nodes' `number`."""
+        """Copy a template, with SymInts in place of expressions, and ids (`id_of`) as `number`."""
         if not template.is_symbolic:
             return template
         bound = self._bound.get(template)

@@ -37,7 +37,7 @@ def _override_composite_implicit_decomp(
 ) -> AbstractContextManager[None]:
     """Return a block in which the functions in `cia_ops_to_callable` decompose composite operators.
 
-    At the end, the operators' fake tensor implementations are restored; torch drops them.
+    After the block, operators have their old fake tensor implementations. torch removes these.
 
     Args:
         cia_ops_to_callable: composite operator -> the function that decomposes it.
@@ -48,7 +48,7 @@ def _override_composite_implicit_decomp(
 
 
 _MOST_TABLES = 8  # how many Tables, with their templates, are kept
-_MOST_TRAITS = 64  # for how many traits of fake modes a Table keeps templates
+_MOST_TRAITS = 64  # the maximum length of `Table.templates`
 
 
 class Table:
@@ -80,7 +80,7 @@ class Table:
         self.names = KnownNames()
 
     def templates_of(self, traits: Any) -> dict[Any, Template | str]:
-        """Return {key: template or reason} for fake modes with `traits`; evict old traits."""
+        """Return the item of `templates` for `traits`, perhaps a new one; drop the oldest items."""
         found = self.templates.setdefault(traits, {})
         while len(self.templates) > _MOST_TRAITS:
             self.templates.pop(next(iter(self.templates)))
@@ -103,7 +103,7 @@ def _guarded(operator: Any, function: Any) -> Any:
 
 
 class Tables:
-    """The `Table` objects of the last used decomposition tables."""
+    """The `Table` objects of the most recently used decomposition tables."""
 
     def __init__(self) -> None:
         self._known: list[tuple[Any, Table]] = []

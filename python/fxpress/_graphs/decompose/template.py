@@ -1,4 +1,4 @@
-"""Define templates. A template has the nodes that each call with its key adds to a graph."""
+"""Define templates. A template has the nodes that equal calls, with one key, add to a graph."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class TensorSpec(NamedTuple):
     """A tensor in a node's value."""
 
     facts: Facts
-    storage: int  # its number: inputs' storages come first, then `Template.fresh` storages
+    storage: int  # its number; storages of inputs precede storages in `Template.fresh`
     is_whole: bool  # whether `torch.empty_strided` of these sizes would create the same storage
     pattern: torch.Tensor | None = None  # a tensor with these sizes, if `Symbols.bound` set it
 
@@ -38,7 +38,7 @@ class NumberSpec(NamedTuple):
 
 
 class TemplateNode(NamedTuple):
-    """A node of a template. Values are numbered: -1, -2, … are the inputs, 0, 1, … the nodes.
+    """A node of a template. Values are numbered: -1, -2, … are inputs; 0, 1, … are nodes.
 
     With symbolic sizes, some nodes compute numbers. All users of a number share the first node that
     computes it. A node with `is_needed` refers to this first node, and is not written.
@@ -51,10 +51,10 @@ class TemplateNode(NamedTuple):
     is_impure: bool  # whether the program keeps the node if it has no users
     meta: tuple[tuple[str, str, Any], ...]  # (key, how, value); how: COPIED, LITERAL, …
     value: Any  # a TensorSpec, a NumberSpec, a list or tuple of these, or a constant
-    number: Any = None  # `Part.number` of `_torch.symbols`; None: the node computes no number
+    number: Any = None  # the key of the number that it computes (`symbols.Part`), or None
     is_needed: bool = False  # whether another node of the program computes the number
     read: int | None = None  # if the node is the size of a tensor: the number of the tensor
-    parts: int = 0  # how many nodes, just before this node, can compute the number if needed
+    parts: int = 0  # how many nodes just before it compute the number, if no other node does
 
 
 class Output(NamedTuple):
@@ -72,7 +72,7 @@ class NumberOutput(NamedTuple):
 
     expression: Any
     kind: type
-    value: int | None  # its node, numbered as in TemplateNode; None until another node needs it
+    value: int | None  # its node, numbered as in TemplateNode; None: no node computes it yet
 
 
 class _Template(NamedTuple):
@@ -97,9 +97,9 @@ class Template(ByIdentity, _Template):
         result: the call's result, with Outputs and NumberOutputs for tensors and numbers.
         calls: (function, how many times the trace called it) for torch functions.
         is_symbolic: whether the template has expressions, which `Symbols.bound` replaces.
-        is_from_cache: whether the trace depends on torch's cache of fake tensors, because cached
-            tensors share other storages than computed tensors.
-        moves: whether the offset or storage size of a result depends on the cache, too.
+        is_from_cache: whether the trace depends on torch's cache of fake tensors, because a cached
+            tensor may have another storage or offset than a computed tensor.
+        moves: whether the offset or storage size of one of the results depends on this cache.
         writes: the index in `Call.values` of the tensor that the call writes to and returns.
     """
 

@@ -1,8 +1,8 @@
-"""Record what torch's run of a call adds to a trace, and find the key of equal calls.
+"""Record what torch adds to a trace when it runs a call, and compute the keys of calls.
 
-The nodes that torch adds for a call depend on more than the sizes of its arguments: on which
-SymInts are the same object, which SymInts have nodes, and what torch knows about the layout of each
-tensor. The key of a call contains all of these.
+The nodes that torch adds for a call do not depend only on the sizes of the arguments. They also
+depend on which SymInts are the same object, which SymInts have nodes, and what torch has computed
+about the layout of each tensor. The key of a call contains all of these facts.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ class TracedCall:
     """The arguments of an operator call in a trace, or in torch's run before the trace.
 
     Attributes:
-        key: all on which torch's run of the call depends.
+        key: all facts on which torch's run of the call depends.
         tensors: the distinct FunctionalTensors among the arguments.
         fakes: the fake tensors in `tensors`.
-        layouts: `known_layout` of each tensor in `layers_of`, for all of `tensors`.
+        layouts: `known_layout` of the three tensors (`layers_of`) of each FunctionalTensor.
         numbers: the distinct symbolic ints of the arguments and of their sizes.
-        slots: how the trace finds the nodes of `numbers`, as `slot` returns it.
+        slots: for each of `numbers`, how the trace finds its node; see `slot`.
         nodes: node of an argument or of a symbolic int -> its index.
     """
 
@@ -117,7 +117,7 @@ class TracedCall:
             self._key += (number.node._expr, self.slots[-1])
 
     def slot(self, number: Any) -> Any:
-        """Return how the trace finds the node of a symbolic int, with the place of the node."""
+        """Return how the trace finds a number's node: a Slot with the node's index, or None."""
         if self._tracer is None:
             return None
         slot = symbols.slot_of(number, self._tracer)
@@ -135,7 +135,7 @@ def layers_of(tensor: Any) -> tuple[Any, Any, Any]:
 
 
 def elements_of(layer: Any, known: int) -> tuple[Any, ...]:
-    """Return the number of elements in a tuple, or () if it is not in the layout `known`."""
+    """Return (number of elements,), or () if torch has not computed it according to `known`."""
     return (layer.numel(),) if known & 1 else ()
 
 
@@ -152,7 +152,7 @@ class OutputSpec(NamedTuple):
 
     node: Node | None  # its node in the recorded trace; None: torch ran the call without a trace
     result: Result  # its fake tensor
-    layers: list[LayerSpec | None]  # of `layers_of`; None: a tensor without symbolic sizes
+    layers: list[LayerSpec | None]  # one for each of `layers_of`; None: no symbolic sizes
 
 
 class AddedNode(NamedTuple):
@@ -161,7 +161,7 @@ class AddedNode(NamedTuple):
     candidate: str  # the name that torch proposed
     node: Node | None  # the recorded node; None: it has no users, and only its name is reserved
     meta: list[tuple[str, str, Any]]  # as in `TemplateNode.meta`
-    value: Any  # with a Result for each tensor, and a Number for a symbolic int
+    value: Any  # its value, with a Result for each tensor, and a Number for a symbolic int
 
 
 class Recipe(NamedTuple):
@@ -170,15 +170,15 @@ class Recipe(NamedTuple):
     nodes: dict[Node, int]  # `TracedCall.nodes`
     added: list[AddedNode]
     slots: list[tuple[Number, symbols.Slot]]  # how the trace finds nodes of symbolic ints
-    layouts: list[tuple[int, int, Any]]  # (argument, layer, LayerSpec) that torch has computed
-    result: Any  # with an OutputSpec for each tensor
+    layouts: list[tuple[int, int, Any]]  # (argument, layer, what torch computed about the layer)
+    result: Any  # the call's result, with an OutputSpec for each tensor
     new: list[torch.SymInt]  # the symbolic ints that no argument had
     calls: list[tuple[Any, int]]  # (function of torch, number of its calls)
     function: Any  # the last function of torch that was called
 
 
 class Recording:
-    """Records what torch's run of one call changes, from its creation to `stop`."""
+    """Records what torch's run of one call changes. The run takes place before `stop`."""
 
     def __init__(self, fakes: Fakes, tracer: Any, call: TracedCall, node: Node) -> None:
         self._tracer, self._call = tracer, call
@@ -193,7 +193,7 @@ class Recording:
             self._names = compat.Candidates(tracer)
 
     def stop(self) -> None:
-        """Stop recording names, when the run has ended."""
+        """Stop recording names, after torch has run the call."""
         if self._tracer is not None:
             self._names.stop()
 
@@ -230,7 +230,7 @@ class Recording:
         return Recipe(self._nodes, added, named, layouts, described, new, calls, function)
 
     def _changed_slots(self, layers: list[Any]) -> list[tuple[torch.SymInt, symbols.Slot]]:
-        """Return the slots that the call set, of arguments' numbers and the numbers in `layers`."""
+        """Return (number, Slot set by the call) for numbers of arguments and of `layers`."""
         call = self._call
         known = {id(n.node): slot for n, slot in zip(call.numbers, call.slots, strict=True)}
         found = {}
@@ -242,7 +242,7 @@ class Recording:
         return [*found.values()]
 
     def _added(self, needed: list[Node]) -> list[AddedNode]:
-        """Describe the nodes that the call added; other values use the nodes `needed`."""
+        """Describe the nodes that the call added; nodes in `needed` are kept without users, too."""
         nodes = nodes_after(self._last, self._tracer.graph)
         live = set()
         wanted = set(needed)

@@ -1,4 +1,4 @@
-"""Describe the values of the decomposed program while the program is planned."""
+"""Describe the values of the decomposed program before its nodes are created."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class _Facts(NamedTuple):
 
 
 class Facts(ByIdentity, _Facts):
-    """The metadata of a tensor that a trace can read. `shared` maps equal Facts to one object."""
+    """All metadata that a trace can read of a tensor. `shared` maps equal Facts to one object."""
 
     __slots__ = ()
 
@@ -118,6 +118,6 @@ _INT = {int}
 
 
 def bytes_of(facts: Facts) -> Size:
-    """Return the bytes of the storage that `torch.empty_strided` creates for these sizes."""
+    """Return the size in bytes of the storage that `torch.empty_strided` creates for `facts`."""
     last = sum((n - 1) * stride for n, stride in zip(facts.shape, facts.strides, strict=True))
     return 0 if 0 in facts.shape else (last + 1) * facts.dtype.itemsize

@@ -35,16 +35,16 @@ def traced(
     uses_templates: bool,
     naming: Naming | None,
 ) -> tuple[ExportedProgram, int]:
-    """Return the decomposed program, and how many calls were instantiated from templates.
+    """Return the decomposed program, and how many calls fxpress repeated without torch's code.
 
     Args:
-        program: the program. It is not changed, except that, as in torch, buffers of its graph
-            module are removed if it is a joint graph.
+        program: the program. If it is a joint graph, the buffers of its graph module are removed,
+            as in torch. Otherwise, the program is not changed.
         overridden: a block in which the table's functions override composite operators.
         table: the decompositions of operators that are not composite.
         loss: index of the output that is the loss of a joint graph; None: build no joint graph.
         custom_triton_ops: whether to decompose custom operators that call Triton kernels.
-        uses_templates: whether repeated calls may be instantiated from templates (`memo`).
+        uses_templates: whether fxpress may repeat equal calls without torch's code (see `memo`).
         naming: names the nodes of a program with symbolic sizes; None for other programs.
     """
     instantiated = 0
@@ -75,8 +75,8 @@ def traced(
 
 @contextlib.contextmanager
 def _memo_of(program: ExportedProgram, uses_templates: bool) -> Iterator[Memo | None]:
-    """Yield a Memo with templates for traces in the block, or None to use no templates."""
-    # A mode of the user may observe calls.
+    """Yield the Memo that repeats calls in traces of the block; None: no calls are repeated."""
+    # A mode of the user may observe calls, so torch has to run them.
     if not uses_templates or has_modes() or fake_result is None:
         yield None
         return
@@ -162,7 +162,7 @@ def _inference_parts(
 
 
 def _drop_copies(module: GraphModule, signature: ExportGraphSignature) -> None:
-    """Replace outputs `copy(state, value)`, which are new values of state, by `value`."""
+    """Replace each output `copy(state, value)`, the new value of a state tensor, by `value`."""
     written = {**signature.buffers_to_mutate, **signature.parameters_to_mutate}
     graph = module.graph
     with module._set_replace_hook(signature.get_replace_hook()):

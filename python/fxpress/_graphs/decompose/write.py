@@ -57,7 +57,7 @@ class Sources:
         return self._of_between(self._in_trace, node)[0]
 
     def of_unlifted(self, node: Node) -> list[Any]:
-        """Return the records of the node for the output, or for state that `ep.module()` owns."""
+        """Return the records of a new node for the output, or for a state tensor of the program."""
         return self._of_between(self._unlifted, node)
 
     def _of_old(self, node: Node | None) -> list[Any]:
@@ -84,7 +84,7 @@ _GATHERED = tuple(f for f in compat.COPIED_META if f not in ("custom", "from_nod
 
 
 def _is_symbol(value: object) -> bool:
-    """Return whether torch creates a symbol for a plain input, and compares it with `value`."""
+    """Return whether torch creates a symbol for the constant input `value`, and compares both."""
     return type(value) is int and value not in (0, 1)
 
 
@@ -205,7 +205,7 @@ class Writer:
         raise UnsafeError(f"node {node.name!r} needs a size that no node of the program computes")
 
     def counted(self, item: tuple[Any, int]) -> tuple[str, str]:
-        """Return a node's `torch_fn`; `item`: (function, number of its call in the instance)."""
+        """Return a node's `torch_fn`; `item` is (function, number of its call in the instance)."""
         function, count = item
         name = function.__name__
         calls = self._calls.get(function, 0) + count
@@ -256,7 +256,7 @@ class Writer:
         return meta
 
     def _attribute_meta(self, old: Node) -> dict[str, Any]:
-        """Return torch's meta of an input for state: the placeholder's, updated with its users'."""
+        """Return torch's meta of a state input: meta of the placeholder and then of its users."""
         meta = {**old.meta, "from_node": None}
         last: Node | None = None
         for user in (
