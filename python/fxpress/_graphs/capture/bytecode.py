@@ -170,10 +170,10 @@ class _DynamoBytecodeCodeGen(CodeGen):  # type: ignore[misc]
 
     Args:
         orig_arg_names: the names of the callable's arguments.
-        dynamo_bytecode_flatten, dynamo_bytecode_unflatten: functions; also module attributes.
+        dynamo_bytecode_flatten, dynamo_bytecode_unflatten: functions that run the bytecode.
 
     Attributes:
-        wrap_tuple: return the callable's result in a tuple.
+        wrap_tuple: whether `forward` returns the callable's result in a tuple.
 
     Example:
         >>> from fxpress import functional_export
@@ -221,7 +221,7 @@ class _DynamoBytecodeCodeGen(CodeGen):  # type: ignore[misc]
         """Return the result of the callable from the graph's outputs, for an interpreter's `run`.
 
         Raises:
-            AssertionError: `process_inputs` was not called before (in releases that check it).
+            AssertionError: `process_inputs` was not called before. Some releases do not raise.
         """
         if self._inputs is None and features.outputs_need_inputs:
             raise AssertionError("process_outputs called before process_inputs")

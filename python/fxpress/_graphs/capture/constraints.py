@@ -31,10 +31,10 @@ def check_constraints(check: Check) -> _native.Block:
     Args:
         check: with `"guards"`, a capture builds and discards all guards of the traced code, as
             torch does. With `"light"`, it builds only the guards on sizes, and raises the same
-            errors; but if a logger shows guards, it builds all guards.
+            errors. If a logger shows guards, a capture builds all guards in both cases.
 
     Raises:
-        ValueError: `check` has another value.
+        ValueError: `check` is neither `"guards"` nor `"light"`.
 
     Example:
         >>> from fxpress.functional_export import check_constraints
@@ -68,7 +68,7 @@ def _suggest_or_raise_constraint_violation(
         dynamic_shapes: the user's dynamic shapes, for the message.
 
     Raises:
-        ConstraintViolationError: with a message that suggests other constraints.
+        ConstraintViolationError: constraints do not hold. The message suggests others.
 
     Example:
         >>> from fxpress.functional_export import _suggest_or_raise_constraint_violation as check

@@ -90,7 +90,7 @@ def create_fx_graph_from_captured_output(
         args, kwargs: the example arguments.
 
     Raises:
-        AssertionError: nothing was computed, or the graph module has names of `mod`'s children.
+        AssertionError: nothing was computed, or a name of a child of `mod` is already in use.
         UserError: an input has a type that is not allowed in a graph.
 
     Example:
@@ -218,7 +218,7 @@ def _deepcopy(self: GraphModule, memo: dict[int, Any]) -> GraphModule:
 
 
 def op_wrapper(op: Any) -> Callable[..., Any]:
-    """Return a function with the parameters of an operator's schema that calls the operator."""
+    """Return a function that calls an operator, with the parameters of the operator's schema."""
     arguments = op._schema.arguments
     try:
         signature = inspect.Signature([_parameter(each) for each in arguments])
@@ -232,7 +232,7 @@ def op_wrapper(op: Any) -> Callable[..., Any]:
 
 
 def _parameter(argument: Any) -> inspect.Parameter:
-    if keyword.iskeyword(argument.name):  # inspect rejects keywords from Python 3.11 on
+    if keyword.iskeyword(argument.name):  # from Python 3.11 on, inspect raises too
         raise ValueError(f"{argument.name!r} is a keyword")
     parameter = inspect.Parameter(argument.name, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     if argument.kwarg_only:

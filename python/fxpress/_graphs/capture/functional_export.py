@@ -85,15 +85,15 @@ def dynamo_graph_capture_for_export(
     Args:
         fn: a function, a method, a module or an operator.
         constraints: the constraints on sizes of the inputs.
-        progress: report the progress of captures in steps: True, or a function of (done, total,
-            what).
+        progress: how to show progress, in steps: True, False or a function of (done, total, what).
 
     Returns:
-        A function with the parameters of `fn`. Its arguments are the example inputs of the capture.
-        It returns a GraphModule with the parameters of `fn`.
+        A function that takes the arguments of `fn`, as the example inputs of the capture. It
+        returns a GraphModule, which also takes the arguments of `fn`.
 
     Raises:
-        TypeError, ImportError: `progress` is of another type, or needs a missing package.
+        TypeError: `progress` is of another type.
+        ImportError: `progress` needs a package that is not installed.
 
     Example:
         >>> from fxpress.functional_export import dynamo_graph_capture_for_export
@@ -147,17 +147,17 @@ def _dynamo_graph_capture_for_export(
             `ShapesSpec` of newer releases of torch also determines which sizes are symbols.
         check: `"guards"` or `"light"`, as for `check_constraints`; None: the value that
             `check_constraints` has set. torch has no such argument.
-        progress: report the progress of captures in steps: True, or a function of (done, total,
-            what).
+        progress: how to show progress, in steps: True, False or a function of (done, total, what).
 
     Returns:
-        A function with the parameters of `mod`. Its arguments are the example inputs of the
-        capture. It returns a GraphModule with the parameters of `mod`. It raises `UserError` for
-        inputs whose types are not allowed in a graph, and `ConstraintViolationError` if constraints
-        do not hold.
+        A function that takes the arguments of `mod`, as the example inputs of the capture. It
+        returns a GraphModule, which also takes the arguments of `mod`. The function raises
+        `UserError` for inputs whose types are not allowed in a graph, and
+        `ConstraintViolationError` if constraints do not hold.
 
     Raises:
-        TypeError, ImportError: `progress` is of another type, or needs a missing package.
+        TypeError: `progress` is of another type.
+        ImportError: `progress` needs a package that is not installed.
 
     Example:
         >>> from fxpress.functional_export import _dynamo_graph_capture_for_export

@@ -54,7 +54,7 @@ def _text(node: ast.AST) -> str:
 # These visitors are recursive. If a visitor exceeds the recursion limit, `_checks` discards the
 # variables of all guards, because guards may share variables.
 class _Parts(ast.NodeVisitor):
-    """Counts equal parts of an expression that the native parser does not support."""
+    """Counts equal parts of an expression, if the native parser does not support it."""
 
     def __init__(self, common: _native.CommonSubexpressions) -> None:
         self._common = common
@@ -66,7 +66,7 @@ class _Parts(ast.NodeVisitor):
 
 
 class _Variables(ast.NodeTransformer):
-    """Replaces common parts by variables, in an expression the native parser does not support."""
+    """Replaces common parts of an expression, if the native parser does not support it."""
 
     def __init__(self, common: _native.CommonSubexpressions) -> None:
         self._common = common
@@ -121,7 +121,7 @@ def _checks(code_parts: list[str]) -> list[str]:
 
 
 def build_guard_function(code_parts: list[str], closure_args: str) -> tuple[str, str]:
-    """Return the source of a guard function's body, and of a function that creates the function.
+    """Return the source of a guard function's body, and of a function that creates this function.
 
     The guard function checks the expressions `code_parts`. It computes common parts once.
 

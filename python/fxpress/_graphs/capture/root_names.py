@@ -77,7 +77,7 @@ def clean_export_root(graph_module: GraphModule) -> None:
         graph_module: changed in place; its Python code is not generated again.
 
     Raises:
-        AssertionError: the module lacks an attribute of its graph, or a target is not a str.
+        AssertionError: the graph uses an attribute that does not exist, or a target is not a str.
 
     Example:
         >>> from fxpress.functional_export import clean_export_root

@@ -103,7 +103,7 @@ class DynamoGraphTransformer(torch.fx.Transformer):  # type: ignore[misc]
     Args:
         module: the module that Dynamo captured. Placeholders that are not inputs of the caller,
             such as values from closures, become attributes of the module.
-        flat_inputs: the caller's flat inputs; for used ones, Dynamo's example values.
+        flat_inputs: the caller's flat inputs; for inputs that the graph uses, Dynamo's examples.
         flat_args_dynamic_dims: for each input, the dimensions whose size is a symbol.
         graph_input_order: index of a flat input -> position of its placeholder in the graph.
         graph_output_map: position of an output of the caller -> (kind, value).

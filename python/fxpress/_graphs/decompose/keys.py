@@ -58,7 +58,7 @@ class Call:
             self._key.append(kind)
             self._key.append(value)
         elif kind is float or kind is complex:
-            self._key.append(repr(value))  # by repr, -0.0 is not 0.0, and nan is nan
+            self._key.append(repr(value))  # -0.0 differs from 0.0, and nan equals nan
         elif kind in _DICTS:
             self._key.append(("dict", len(value)))
             for name, item in value.items():

@@ -1,7 +1,7 @@
 """Run graphs in C++. Stands in for `torch.fx.Interpreter`.
 
-The first run compiles a graph into a plan (`csrc/engine`), stored in the graph's `__dict__`. Each
-run checks the plan against the graph. Copies and pickles of a graph lack the plan.
+The first run compiles a graph into a plan (`csrc/engine`), and stores it in the graph's `__dict__`.
+A later run compiles the graph again if it has changed. Copies and pickles have no plan.
 """
 
 from __future__ import annotations
@@ -94,10 +94,10 @@ aten.initialize_engine(
 # so that each argument is freed after its last use.
 run: Callable[[torch.nn.Module, Graph, tuple[Any, ...] | list[Any]], Any] = aten.run
 
-# register_forward(function, dispatches, counts) lets plans inline modules whose `forward` is
-# `function`. The function must be equivalent to InterpreterModule.forward or, if `dispatches`, to
-# InterpreterModuleDispatcher.forward. If `counts`, `function` stores the index of its next call
-# with `set_next_call`, so that each thread has its own count.
+# register_forward(function, dispatches, counts): plans may inline modules whose `forward` is
+# `function`. The function must be equivalent to InterpreterModule.forward or, if `dispatches` is
+# True, to InterpreterModuleDispatcher.forward. If `counts` is True, the function must store the
+# index of its next call with `set_next_call`, so that each thread has a separate count.
 register_forward = aten.register_forward
 
 # plan_info(graph) returns the sizes of a graph's plan, for tests and benchmarks; None: no plan.

@@ -35,7 +35,7 @@ def lifted(program: ExportedProgram) -> list[Named]:
 
 
 def _check_free(name: str, value: object, kind: Any, owner: torch.nn.Module) -> None:
-    """Raise torch's error if the body of a higher-order operator in `owner` has the name `name`."""
+    """Raise torch's error if a body in `owner` or an attribute of all modules is named `name`."""
     if kind is AttrKind.CONSTANT:
         if name in owner._modules:
             raise TypeError(f"cannot assign '{type(value)}' as child module '{name}'")
@@ -56,7 +56,7 @@ def _lifted(
 
 
 def owner(module: torch.fx.GraphModule, state: list[Named]) -> torch.nn.Module:
-    """Return `module`; if bodies have state ("body.weight"), a copy with this state."""
+    """Return `module`; if bodies have state ("body.weight"), return a copy that has this state."""
     holders = {each.name.partition(".")[0] for each in state if "." in each.name}
     if holders.isdisjoint(module._modules):
         return module

@@ -104,7 +104,7 @@ def _unlifted(ep: ExportedProgram, check_guards: bool) -> torch.fx.GraphModule:
     if check_guards and ep.example_inputs:
         with phase("guards"):
             _add_guards(module, ep)
-    elif hasattr(module, _GUARDS):  # then `check_inputs_hook` checks nothing
+    elif hasattr(module, _GUARDS):  # then `check_inputs_hook` checks no sizes
         module.register_forward_pre_hook(torch_unlift.check_input_constraints, with_kwargs=True)
     return module
 
@@ -197,9 +197,9 @@ def module(
     Args:
         ep: the program. It is not changed.
         check_guards: check the inputs with a submodule `_guards_fn`, which the graph calls first.
-            If False, a forward hook checks sizes and ranges.
-        engine: run the graph on fxpress's engine, which is faster and needs no Python code. An
-            operator's exception then names the node. Tracers and deep copies use the Python code.
+            If False, a forward pre-hook checks sizes and ranges.
+        engine: run the graph on fxpress's engine, which is faster and generates no Python code. An
+            operator's exception then names the node. Tracers and deep copies run Python code.
 
     Raises:
         UnsupportedTorchError: the engine is not available for the installed torch.

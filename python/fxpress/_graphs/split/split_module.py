@@ -133,8 +133,8 @@ def split_module(
         RuntimeError: partitions depend on each other in a cycle, or the callback edited the graph.
         AssertionError: autocast or grad-mode regions are malformed, or their ids decrease.
         AttributeError: a target is not an attribute of `m`.
-        KeyError: a node uses a node that is defined later or is not in the graph, or
-            `keep_original_order` calls a partition before another whose values it needs.
+        KeyError: a node uses a node that is defined later or is not in the graph. Or, with
+            `keep_original_order`, a partition is called before a partition that it depends on.
         IndexError: the output node has no argument.
 
     Exceptions of the callback propagate. After any error, `m` and `qualname_map` are unchanged.
@@ -167,7 +167,7 @@ def split_module(
 def split_module_simple(
     m: GraphModule, node_to_partition: dict[Node, int], *, partition_affix: str | None = None
 ) -> GraphModule:
-    """Cut a graph without parameters into submodules, called in the order of first appearance.
+    """Cut a graph without parameters into submodules, and call them in order of first appearance.
 
     Stands in for `torch.fx.passes.split_module.split_module_simple`. The module and its submodules
     are torch's lazy GraphModules, but have all dicts of a module, such as `_forward_hooks`.
@@ -239,7 +239,7 @@ def _build_stitching_graph(
 def _make_lite_graph_module(
     graph: Graph, modules: dict[str, GraphModule] | None = None
 ) -> GraphModule:
-    """Return a torch-lazy GraphModule of a graph without parameters, with `modules` as children.
+    """Return a lazy GraphModule for a graph without parameters. Its children are `modules`.
 
     Stands in for `torch.fx.passes.split_module._make_lite_graph_module`. Unlike torch's result,
     this one has all dicts of a module, such as `_forward_hooks`.

@@ -9,7 +9,7 @@ from fxpress._torch.tracing import FakeTensor, state_of_cache_keys
 
 
 class CacheKeys:
-    """Keeps the keys that torch computed in one trace. torch's cache contains the results."""
+    """Keeps the keys that torch computed in one trace; torch's cache has the calls' results."""
 
     def __init__(self) -> None:
         self._keys: dict[tuple[Any, ...], tuple[Any, ...]] = {}
@@ -25,5 +25,5 @@ class CacheKeys:
         known = self._keys.get(place)
         if known is None:
             made = original(mode, state, function, args, kwargs)
-            known = self._keys[place] = (made, mode, function)  # keeps the ids in use
+            known = self._keys[place] = (made, mode, function)  # so that ids are not reused
         return known[0]

@@ -95,7 +95,7 @@ class Captured:
         self._facts: dict[int, Facts] = {}  # by the id of the fake tensor
 
     def run(self, original: Callable[..., Any], interpreter: Any, node: Node) -> Any:
-        """Run a node by `original`, which is torch's `run_node`, or from the recipe of its key."""
+        """Run a node from the recipe of its key; without one, run torch's `original`."""
         tracer = compat.pre_dispatch_tracer()
         if type(tracer) is not compat.STRICT_TRACER:
             return original(interpreter, node)
@@ -121,7 +121,7 @@ class Captured:
         if key is None:
             return original(interpreter, node)
         misses = compat.cache_misses()
-        with compat.DisableTorchFunction():  # torch counts calls of its functions
+        with compat.DisableTorchFunction():  # torch must not count fxpress's calls
             recording = _Recording(self._fakes, tracer, inputs, numbers)
         self._calls.recording = recording
         try:
@@ -259,7 +259,7 @@ class _Recording:
     ) -> None:
         self._values = CallValues(fakes, inputs, numbers)
         self._tracer = tracer
-        self._expected = 0  # nodes that a repetition adds
+        self._expected = 0  # how many nodes a repetition adds
         self._steps: list[_Step] = []
         self._length = len(tracer.graph.nodes)
         self._state = compat.autograd_state()
@@ -283,7 +283,7 @@ class _Recording:
         self._is_spoiled = True
 
     def begin(self, function: Any, args: Any, kwargs: dict[str, Any], created: int) -> None:
-        """Record an operator before its node is created; `created` nodes of SymInts were added."""
+        """Record an operator before its node is created; `created` counts new nodes for SymInts."""
         self._expected += created + 1
         if self._is_spoiled or function.namespace not in BUILTIN:
             self._is_spoiled = True
@@ -316,7 +316,7 @@ class _Recording:
         self._mark()
 
     def recipe(self, result: Any) -> _Recipe | None:
-        """Return the recipe of the recorded call with its result; None if it is not repeatable."""
+        """Return the recipe of the call, which returned `result`; None if it is not repeatable."""
         if self._is_spoiled or not self._steps:
             return None
         added = len(self._tracer.graph.nodes) - self._length
@@ -357,7 +357,7 @@ def _may_write(call: Node) -> bool:
 
 
 def _may_set_state(call: Node) -> bool:
-    """Return whether a call without a value may change a state on which later calls depend.
+    """Return whether a call that returns nothing may change a state on which later calls depend.
 
     True for `autograd.grad` too: it reads the graph of autograd, which repetitions do not extend.
     """
@@ -367,7 +367,7 @@ def _may_set_state(call: Node) -> bool:
     return name not in _HARMLESS and not name.startswith(("_check", "_assert", "sym_constrain"))
 
 
-# Functions without a value. A state that they set is part of keys, or prevents repetitions.
+# Functions that return nothing. The state that they set is in keys, or prevents repetitions.
 _HARMLESS = frozenset(
     ("_set_grad_enabled", "_enter_autocast", "_exit_autocast", "_log_api_usage_once")
 )

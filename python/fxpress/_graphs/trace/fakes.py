@@ -1,6 +1,6 @@
 """Create fake tensors and `tensor_meta` as copies, instead of running torch's Python code.
 
-torch creates the first object with a key, such as sizes and dtype. Later objects copy that object.
+torch creates the first object for each key (sizes, dtype and others). Later ones are copies.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def is_plain(fake: Any) -> bool:
 
 
 def is_simple(fake: Any) -> bool:
-    """Return whether a value is a strided FakeTensor without a real tensor or special keys."""
+    """Return whether a value is a strided FakeTensor without a real tensor and `dispatch_keys`."""
     return (
         type(fake) is FakeTensor
         and fake.layout is torch.strided
@@ -50,7 +50,7 @@ class Fakes:
     def __init__(self) -> None:
         # (id of the fake mode, device) -> the attributes of its fake tensors
         self._states: dict[tuple[int, torch.device], dict[str, Any]] = {}
-        self._patterns: dict[tuple[Any, ...], Any] = {}  # to copy; users cannot reach them
+        self._patterns: dict[tuple[Any, ...], Any] = {}  # tensors to copy; users cannot reach them
         self._keys: dict[tuple[Any, ...], Any] = {}  # facts -> dispatch keys of torch's tensor
         self._described: dict[tuple[Any, ...], Any] = {}  # the `tensor_meta` to copy
 
@@ -90,7 +90,7 @@ class Fakes:
 
         Args:
             base: the tensor whose storage the result has; None: a new storage.
-            edge: a tensor with the result's gradient edge; None: no gradients.
+            edge: a tensor with the result's gradient edge; None: the result has no edge.
             numbers: sizes, strides and offset of a result with symbolic ints.
         """
         attributes = self._states[id(pattern.fake_mode), pattern.fake_device]
@@ -127,7 +127,7 @@ class Fakes:
         return self.result(pattern, base, numbers=numbers)
 
     def with_same_keys(self, output: Any, is_new: bool, call_torch: Callable[[], Any]) -> Any:
-        """Return `output` if a tensor of `call_torch` has the same dispatch keys, else the tensor.
+        """Return `output` if new tensors are known to have its dispatch keys; else, a new tensor.
 
         Args:
             output: a strided fake tensor, and not a conjugate or negative view.

@@ -1,8 +1,8 @@
 """Describe input tensors, and map them to their proxies, as `make_fx` does.
 
-While torch function modes are active, make_fx counts calls of torch functions in nodes' `torch_fn`.
-torch's code that describes a tensor calls such functions, so it runs for the first of equivalent
-tensors. For later ones, fxpress does the work and adds the same counts.
+While torch function modes are active, make_fx counts calls of torch functions, for nodes'
+`torch_fn`. torch's code that describes a tensor adds to these counts. It runs for the first of
+several equivalent tensors. For the others, fxpress describes the tensor and adds equal counts.
 """
 
 from __future__ import annotations

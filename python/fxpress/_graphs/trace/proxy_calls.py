@@ -1,4 +1,4 @@
-"""Trace simple calls of operators with the results of torch's `proxy_call`, but faster."""
+"""Trace simple calls of operators faster than torch's `proxy_call`, with the same results."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class StackTraces:
         return known[bisect.bisect(known, last, key=lambda each: each[0]) - 1][2]
 
 
-# Types of which equal constants have equal traces. This does not hold for floats: 0.0 == -0.0.
+# Types whose equal constants lead to equal traces. Floats do not, because 0.0 == -0.0.
 PLAIN_TYPES = frozenset(
     (
         *(int, bool, str, type(None)),
@@ -109,7 +109,7 @@ class _SpecialError(Exception):
 
 
 class ProxyCalls:
-    """Traces the operator calls of one trace."""
+    """Adds nodes for the operator calls of one trace."""
 
     def __init__(self, fakes: Fakes) -> None:
         self._fakes = fakes
@@ -136,7 +136,7 @@ class ProxyCalls:
         return original(mode, function, *rest)
 
     def _trace(self, tracer: Any, function: Any, args: Any, kwargs: Any, recording: Any) -> Any:
-        """Add the node of a call and return its result; raise _SpecialError for other arguments."""
+        """Add a call's node, and return its result. _SpecialError: only torch can trace it."""
         length = len(tracer.graph.nodes)
         nodes = _nodes(args, tracer)
         keywords = {k: _nodes(v, tracer) for k, v in kwargs.items()}
@@ -202,7 +202,7 @@ class ProxyCalls:
 
 
 def _insert_stack_trace(meta: dict[str, Any], text: str, tracer: Any) -> None:
-    """Set `meta["stack_trace"]`, in torch's order: before the entries that a tracer adds later."""
+    """Set `meta["stack_trace"]` in torch's order: it precedes the entries that a tracer adds."""
     kept = kept_meta()
     if kept is None:
         kept = {"nn_module_stack": None} if tracer.module_stack else {}

@@ -36,7 +36,7 @@ class Number(NamedTuple):
 class Result(NamedTuple):
     """A fake tensor that an operator returned."""
 
-    pattern: Any  # a detached copy of it
+    pattern: Any  # a detached copy of the fake tensor
     edge: Any  # a tensor with the same gradient edge; None: no gradients are required
     base: int | None  # the index of a tensor with the same storage; None: a new storage
     facts: Any  # see `Facts`
@@ -62,7 +62,7 @@ def facts_of(fake: Any) -> Facts:
     if not numbers:
         return Facts(fake, (*sizes, nbytes, *others), (), None)
     expressions = tuple(map(comparable, (*sizes[0], *sizes[1], sizes[2])))
-    # A call may compute facts about a layout, which adds nodes unless they are known.
+    # A call may compute facts about a layout. This adds nodes if the facts are not known yet.
     key = (expressions, nbytes, known_layout(fake), *others)
     return Facts(fake, key, numbers, compat.version_of(fake))
 
@@ -84,10 +84,10 @@ SEQUENCES = frozenset((tuple, list, torch.Size, immutable_list))
 def add_arguments(
     call: Node, env: dict[Node, Any], key: list[Any], add: Callable[[Any], bool]
 ) -> None:
-    """Add the constants among the arguments of a call to its key.
+    """Add the arguments of a call to its key.
 
-    `env` has the values of nodes. `add` adds a tensor or a symbolic int; it returns False for a
-    value of another type.
+    `env` has the values of nodes. `add` adds a tensor or a symbolic int, and returns False for
+    other values.
     """
     key += call.kwargs
     todo = [*call.args, *call.kwargs.values()][::-1]
@@ -117,7 +117,7 @@ class CallValues:
         self, fakes: Fakes, inputs: Sequence[Any], numbers: Sequence[torch.SymInt]
     ) -> None:
         self._fakes = fakes
-        # Weak references, because functions of torch copy a result if there are other references.
+        # Weak references, because functions of torch copy a result that something else refers to.
         self._indexes = {id(fake): (weakref.ref(fake), Index(i)) for i, fake in enumerate(inputs)}
         self._count = len(inputs)
         self._numbers = {id(number.node): i for i, number in enumerate(numbers)}
@@ -158,7 +158,7 @@ class CallValues:
         raise NotRepeatableError
 
     def result(self, value: Any) -> Any:
-        """Return an operator's result with a Result for each tensor, and number the tensors."""
+        """Describe an operator's result, with a Result for each tensor; the tensors get numbers."""
         if type(value) in (list, tuple):
             return type(value)([self.result(each) for each in value])
         known = self._indexes.get(id(value))
@@ -210,7 +210,7 @@ class RepeatedValues:
         return self.numbers[item.number] if type(item) is Number else self.create(item)
 
     def create(self, item: Any) -> Any:
-        """Return a new fake tensor for a result, and number it."""
+        """Create the fake tensor that a Result describes, and append it to `tensors`."""
         base = None if item.base is None else self.tensors[item.base]
         numbers = None
         if item.numbers is not None:
@@ -221,7 +221,7 @@ class RepeatedValues:
 
 
 def mapped(value: Any, kinds: tuple[type, ...], function: Callable[[Any], Any]) -> Any:
-    """Return a copy of nested lists, tuples and dicts with `function(item)` for some types."""
+    """Copy nested lists, tuples and dicts, with `function(item)` for items of a type in `kinds`."""
     if type(value) in kinds:
         return function(value)
     if type(value) in (list, tuple):
