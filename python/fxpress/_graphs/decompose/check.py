@@ -28,9 +28,9 @@ def check_templates(enabled: bool = True) -> _native.Block:
     """Return a context manager in which decompositions are compared with full traces of torch.
 
     A template is the trace of one call, from which fxpress creates the nodes of equal calls. In the
-    block, torch also traces each program that uses templates; joint graphs do not. The results are
-    compared, and torch's is returned. The environment variable `FXPRESS_CHECK_TEMPLATES=1` has the
-    same effect on the entire process. torch has no such function.
+    block, torch also traces each program that uses templates (joint graphs use none). A
+    decomposition compares the results, and returns torch's. `FXPRESS_CHECK_TEMPLATES=1` in the
+    environment has the same effect on the entire process. torch has no such function.
 
     Args:
         enabled: with False, decompositions in the block are not compared.

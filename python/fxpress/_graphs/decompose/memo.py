@@ -4,8 +4,8 @@ Equal calls have equal keys (`traced_calls`). torch runs the first call with eac
 calls, fxpress adds equal nodes and creates equal tensors, unless an argument was written to.
 
 A result of torch may be a view of a tensor that the call created; a repeated result is not a view.
-This makes a difference if the program writes to the view later. torch runs a program once before
-it traces the program. This "first pass" finds such calls, which fxpress does not repeat.
+After a write to a view, functionalization computes it again. So fxpress does not repeat calls whose
+views are written to. The first pass, torch's run of the program before the trace, finds them.
 """
 
 from __future__ import annotations

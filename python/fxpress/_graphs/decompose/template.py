@@ -1,4 +1,4 @@
-"""Define templates. A template has the nodes that equal calls, with one key, add to a graph."""
+"""Define templates. A template has the nodes that each of several equal calls adds to a graph."""
 
 from __future__ import annotations
 

@@ -178,7 +178,7 @@ class Recipe(NamedTuple):
 
 
 class Recording:
-    """Records what torch's run of one call changes. The run takes place before `stop`."""
+    """Records what torch changes when it runs one call, until `stop` is called."""
 
     def __init__(self, fakes: Fakes, tracer: Any, call: TracedCall, node: Node) -> None:
         self._tracer, self._call = tracer, call

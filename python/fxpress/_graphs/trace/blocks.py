@@ -42,7 +42,7 @@ class _Trace(threading.local):
     keys: CacheKeys
     inputs: Inputs
     fakes: Fakes
-    output: Any = None  # the result of an operator for which torch makes an entry of its cache
+    output: Any = None  # the operator result for which torch is creating a cache entry
 
 
 _trace = _Trace()
