@@ -1,6 +1,6 @@
 """Converts programs to bytes and back, and writes and reads files.
 
-`format` does not need torch: it has names of records, schema facts, limits, and a zip reader.
+`format` contains names of records, schema facts, limits and a zip reader; it does not need torch.
 `remote` reads byte ranges of a URL. `tensors` copies tensors. `serde` converts programs to bytes
 and back; `archive` writes and reads files that contain such bytes.
 """

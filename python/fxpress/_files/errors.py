@@ -29,7 +29,7 @@ class ArchiveError(SerializeError, ValueError, zipfile.BadZipFile):
 
 
 class FormatError(ArchiveError, AssertionError):
-    """A file is an archive, but not of a format that fxpress reads."""
+    """An archive has a format that fxpress does not read."""
 
 
 class MissingProgramError(ArchiveError, KeyError):
@@ -55,7 +55,7 @@ def named_lack_of_memory(what: str) -> Iterator[None]:
 
 @contextmanager
 def archive_errors() -> Iterator[None]:
-    """Convert errors of the native code inside the block into `ArchiveError`."""
+    """Convert errors that native code raises in the block into `ArchiveError`."""
     try:
         yield
     except _native.ArchiveError as e:

@@ -1,4 +1,4 @@
-"""Load models that AOTInductor compiled: an archive contains their shared libraries."""
+"""Load models that AOTInductor compiled. An archive contains them as shared libraries."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def compiled_weights(archive: PT2ArchiveReader, models: list[str]) -> dict[str, 
 
 @contextlib.contextmanager
 def named_file(archive: PT2ArchiveReader, path: str | None) -> Iterator[str]:
-    """Yield the path of the archive, or of a temporary copy if the archive is not at a path."""
+    """Yield `path`; if it is None, yield the path of a temporary copy of the archive."""
     if path is not None:
         yield path
         return
@@ -92,7 +92,7 @@ def load_package(
     Loading compiled code may run any code. The function does not read the programs in the archive.
 
     Args:
-        path: a path, an open file or a buffer with an archive, or with a package of an older torch.
+        path: a path, an open file or a buffer: an archive, or a package that an older torch wrote.
         model_name: the name of the model in the archive.
         run_single_threaded, num_runners, device_index, use_stream_affinity: see
             `fxpress.archive.load_pt2`.
@@ -101,7 +101,7 @@ def load_package(
         OSError: the file cannot be read.
         fxpress.archive.ArchiveError: the file is damaged, or is not an archive.
         fxpress.UnsupportedError: this torch does not support `use_stream_affinity`.
-        RuntimeError: there is no compiled model of that name; or torch cannot load it.
+        RuntimeError: the file does not contain the model, or torch cannot load the model.
 
     Stands in for `torch._inductor.package.package.load_package`, which
     `torch._inductor.aoti_load_package` calls.

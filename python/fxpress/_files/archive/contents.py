@@ -56,7 +56,7 @@ def read_config(archive: PT2ArchiveReader, record: str) -> list[Payload]:
 
 
 def records_of(archive: PT2ArchiveReader, model: str) -> Iterator[str]:
-    """Yield the names of a program's records, graph first; ArchiveError if a config is damaged."""
+    """Yield a program's record names, the graph's first; ArchiveError if a config is damaged."""
     yield names.model_record(model)
     yield names.sample_inputs_record(model)
     for config, folder in (
@@ -83,7 +83,7 @@ def views_of(config: list[Payload], folder: str, options: Options) -> dict[str, 
 def read_values(
     archive: PT2ArchiveReader, config: list[Payload], folder: str, options: Options
 ) -> dict[str, Any]:
-    """Return name -> tensor in the order of a config; tensors in one record share a storage."""
+    """Return name -> tensor in the order of a config. Tensors in one record share a storage."""
     with _native.GcPause():
         views = views_of([p for p in config if not p.is_pickled], folder, options)
     plain = read_tensors(archive, views, options)
@@ -98,7 +98,7 @@ def read_values(
 
 
 def _unpickle(archive: PT2ArchiveReader, record: str, options: Options) -> Any:
-    """Return a tensor of a subclass from its pickle; `save` pickles such tensors."""
+    """Return a tensor of a subclass, which `save` stored as a pickle."""
     data = archive.read_bytes(record)
     return load_any(
         data,
@@ -123,7 +123,7 @@ def _read_object(archive: PT2ArchiveReader, record: str, options: Options) -> An
 
 
 def _read_older(archive: PT2ArchiveReader, record: str) -> bytes | None:
-    """Return the record with all weights (or constants) that older torch wrote, or None."""
+    """Return the bytes of a record that only older torch wrote; None if the record is missing."""
     if archive.find(record) is None:
         return None
     log.warning("%r is of an older format: save the program again.", record)
@@ -131,7 +131,7 @@ def _read_older(archive: PT2ArchiveReader, record: str) -> bytes | None:
 
 
 def read_weights(archive: PT2ArchiveReader, model: str, options: Options) -> Any:
-    """Return a program's state: name -> tensor, or the bytes that older versions of torch wrote."""
+    """Return a program's state as name -> tensor, or as bytes in an archive of an older torch."""
     older = _read_older(archive, f"{names.WEIGHTS_DIR}{model}.pt")
     if older is not None:
         return older
@@ -169,7 +169,7 @@ def _read_constants(archive: PT2ArchiveReader, model: str, options: Options) -> 
 def join_storages(
     archive: PT2ArchiveReader, model: str, state: dict[str, Any], constants: dict[str, Any] | None
 ) -> None:
-    """Make values of `state` and `constants` share a storage if they did when they were saved."""
+    """Make values of `state` and `constants` share a storage if they shared one when saved."""
     record = names.shared_storages_record(model)
     if archive.find(record) is None:
         return
@@ -202,7 +202,7 @@ class Parts(NamedTuple):
     budget: Budget
 
     def decode(self, options: Options) -> ExportedProgram:
-        """Build the program. Callers pause the garbage collector, which would scan new objects."""
+        """Build the program. Callers pause garbage collection, which would free nothing."""
         try:
             with phase("text"):
                 document = SCHEMA.read(self.text, "ExportedProgram", self.budget.native)
@@ -238,7 +238,7 @@ def read_parts(archive: PT2ArchiveReader, model: str, options: Options) -> Parts
 
 
 def read_extra_files(archive: PT2ArchiveReader) -> dict[str, str]:
-    """Return the texts that were saved with the programs, by name."""
+    """Return name -> text of the extra files that were saved with the programs."""
     return {
         name.removeprefix(names.EXTRA_DIR): archive.read_string(name)
         for name in archive.get_file_names()

@@ -1,4 +1,4 @@
-"""Write output files that appear at their paths when complete. This does not import torch."""
+"""Write files that appear at their paths when complete. This module does not import torch."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from fxpress._files.remote.urls import shown
 
 _ACL = "system.posix_acl_access"
 _COPIED = 1 << 20  # bytes that are copied at a time
-# Paths of descriptors of this process, such as /dev/stdout. A pipe has no other path.
+# Paths of descriptors of this process, such as /dev/stdout. An unnamed pipe has no other path.
 _DESCRIPTOR = re.compile(r"/dev/std(?P<name>out|err)|/(?:dev|proc/self)/fd/(?P<number>\d{1,9})")
 
 
 def is_path(f: Any) -> bool:
-    """Return whether `f` is a path instead of a file object or contents."""
+    """Return whether `f` is a path, and not a file object or the contents of a file."""
     return isinstance(f, (str, bytes, os.PathLike))
 
 
@@ -79,7 +79,7 @@ class Output:
         """Move or copy the complete file to its path; do nothing for a pipe or a device."""
 
     def is_in_place(self) -> bool:
-        """Return whether the file is at its path, even after `move_into_place` was interrupted."""
+        """Return whether the file is at its path. This works after an interrupted move, too."""
         try:
             return os.path.samestat(os.fstat(self.descriptor), self.target.stat())
         except FileNotFoundError:
@@ -107,11 +107,11 @@ class DirectFile(Output):
 
 
 class AtomicFile(Output):
-    """A file that replaces `target` when complete, with the permissions of the old file.
+    """A file that replaces `target` when it is complete. It gets the permissions of the old file.
 
     Until then it is a locked temporary file in the same folder. A killed writer leaves a temporary
-    file without a lock, which the next writer of `target` removes. For a sidecar file, `main` is
-    the archive, which determines the permissions and the temporary name of the sidecar file.
+    file without a lock, which the next writer of `target` removes. A sidecar file contains the
+    weights of the archive `main`; permissions and temporary name are derived from the archive's.
     """
 
     def __init__(self, target: Path, main: Path | None = None) -> None:
@@ -138,7 +138,7 @@ class AtomicFile(Output):
             self.temporary = temporary
             try:
                 fcntl.flock(self.descriptor, fcntl.LOCK_EX)
-            except OSError as e:  # without locks, other writers do not remove abandoned files
+            except OSError as e:  # without locks, other writers remove no temporary files
                 if e.errno not in UNSUPPORTED:
                     raise
             with contextlib.suppress(FileNotFoundError):
@@ -174,7 +174,7 @@ class InPlaceFile(Output):
 
     def __init__(self, target: Path) -> None:
         super().__init__(target)
-        # Opening the target checks that it is writable, and creates a missing file.
+        # Opening the target checks that it is writable, and creates the file if it is missing.
         self._written = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
             self.descriptor = self._open_unnamed()
@@ -183,7 +183,7 @@ class InPlaceFile(Output):
             raise
 
     def _open_unnamed(self) -> int:
-        """Return the descriptor of a new file without a name, for the complete bytes."""
+        """Return the descriptor of a new file without a name, to which the bytes are written."""
         try:
             with tempfile.TemporaryFile(dir=self.target.parent) as file:
                 return os.dup(file.fileno())
@@ -286,7 +286,7 @@ def _take_rights(descriptor: int, path: Path, status: os.stat_result) -> None:
         except OSError:
             try:
                 os.fchown(descriptor, -1, status.st_gid)
-            except OSError:  # another group: it gets at most the rights of other users
+            except OSError:  # the new file's group gets at most the rights of others
                 mode &= 0o707 | (mode & 0o007) << 3
     with contextlib.suppress(OSError):  # the file system does not support modes
         os.fchmod(descriptor, mode)

@@ -54,7 +54,7 @@ def find_abandoned(target: Path) -> Iterator[Path]:
 
 
 def remove_left(target: Path) -> None:
-    """Remove the files and folders of killed writers of `target`."""
+    """Remove the temporary files and folders that killed writers of `target` left."""
     with contextlib.suppress(OSError):
         for path in find_abandoned(target):
             with contextlib.suppress(OSError):
@@ -78,7 +78,7 @@ def sync_folder(folder: Path) -> None:
 
 @contextlib.contextmanager
 def locked_folder(folder: Path) -> Iterator[None]:
-    """Lock a folder against other savers while the block runs; if locking fails, run it anyway."""
+    """Lock a folder against other saves during the block; if that fails, run the block anyway."""
     if _MARK in folder.name:  # `new_folder` has created and locked the folder
         yield
         return
@@ -113,8 +113,8 @@ def _try_to_lock(descriptor: int) -> None:
 def new_folder(target: Path) -> Iterator[Path]:
     """Yield a temporary folder, and rename it to `target` after the block.
 
-    FileExistsError if `target` exists and is not an empty folder. The temporary folder is locked,
-    because other writers remove unlocked ones as folders of killed writers.
+    FileExistsError if `target` exists and is not an empty folder. The temporary folder is locked.
+    Other writers remove unlocked temporary folders, because killed writers left them.
     """
     target = Path(os.path.realpath(target))  # a symbolic link stays, and its target is replaced
     if target.exists() and (not target.is_dir() or any(target.iterdir())):

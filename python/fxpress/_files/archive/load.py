@@ -28,7 +28,7 @@ from fxpress._torch import serde as compat
 from fxpress._torch.watching import operation
 
 log = logging.getLogger("fxpress")
-# The records of state, constants and example inputs in files of torch before 2.9, newest first.
+# Before torch 2.9: names of the records of state, constants and inputs; newest names first.
 _LEGACY_PARTS = (
     ("serialized_state_dict.pt", "serialized_state_dict.json"),
     ("serialized_constants.pt", "serialized_constants.json"),
@@ -62,31 +62,31 @@ def load(
     limits: Limits | None = None,
     progress: Progress = None,
 ) -> ExportedProgram:
-    """Return a program that `save` of fxpress or torch wrote.
+    """Return the program in a file that `fxpress.save` or `torch.export.save` wrote.
 
     The function does not run code from the file unless `allow_pickle` is true.
 
     Args:
         f: a path, an open file, or a buffer.
-        extra_files: a dict to which the extra texts in the file are added, by name.
+        extra_files: a dict to which the extra files in the archive are added: name -> text.
         expected_opset_version: ignored, as in torch.
-        map_location: the device for all tensors, or a dict from the names of devices in the file to
-            other devices; None: the devices from which they were saved.
-        mmap: read weights from the file on use, without comparing checksums; see
-            `fxpress.archive.verify`. Writing to the weights does not change the file. While a
-            weight is live, the file must not be modified in place: the weights would change, and
-            truncating the file would end the process (SIGBUS). Replacing the file is safe.
-        load_weights: if False, the state has tensors on the meta device, which
-            `fxpress.state.load_into` fills.
+        map_location: the device for all tensors, or a dict from devices in the file to new devices;
+            None: the devices from which the tensors were saved.
+        mmap: read weights from the file when they are used, without comparing checksums;
+            `fxpress.archive.verify` compares them. Writing to the weights does not change the file.
+            While a weight is live, do not modify the file in place, because that changes the
+            weight, and truncating the file ends the process (SIGBUS). Replacing the file is safe.
+        load_weights: if False, the tensors of the state are on the meta device;
+            `fxpress.state.load_into` replaces them.
         allow_pickle: unpickle objects that `torch.load(weights_only=True)` rejects, which may run
-            any code. Example inputs that stay unreadable are left out with a warning.
-        allow_operators: names of operators or namespaces of torch, such as "aten.from_file" or
-            "symm_mem", that this program may call although fxpress refuses them by default;
-            `fxpress inspect` lists them.
+            any code. Example inputs that cannot be read are left out with a warning.
+        allow_operators: operators that this program may call although fxpress refuses them by
+            default: names such as "aten.from_file", or namespaces such as "symm_mem".
+            `fxpress inspect` lists the operators in a file that need this.
         check_crc: whether records are compared with their checksums.
         limits: the limits on the cost of reading; None: the defaults of `fxpress.archive.Limits`.
-        progress: how to show progress, in bytes: True, False or a function of (done, total, what);
-            None: a bar on a terminal, after two seconds, if tqdm is installed.
+        progress: whether to show a bar (in bytes), or a function that is called with (done, total,
+            what). None: show a bar after two seconds if stderr is a terminal and tqdm is installed.
 
     Raises:
         OSError: the file cannot be read.
@@ -101,7 +101,7 @@ def load(
             device that this process cannot use.
         torch.OutOfMemoryError: a device does not have enough memory for the weights.
         TypeError: an argument is of a wrong type.
-        ValueError: `f` is closed or has a null character; or `mmap` is set and `f` is not a path.
+        ValueError: `f` is closed or has a null character, or `mmap` is set, but `f` is not a path.
         RuntimeError: torch does not know a device in `map_location`.
         ImportError: `progress` needs a package that is not installed.
 
@@ -172,15 +172,15 @@ def load_pt2(
         num_runners: the number of runners of compiled code.
         device_index: the device of compiled code; -1: the current device.
         load_weights_from_disk: pass the weights in the archive to compiled code.
-        use_stream_affinity: create a runner of compiled code for each stream of the device, if the
-            installed torch supports it.
+        use_stream_affinity: create a runner of compiled code for each stream of the device;
+            UnsupportedError if the installed torch cannot do that.
         map_location: the device for all tensors, or a dict from devices in the file to new devices.
-        mmap: read weights from the file on use, without comparing checksums; see `load`.
+        mmap: read weights from the file when they are used, without checksums; see `fxpress.load`.
         load_weights: if False, the states of programs have tensors on the meta device.
         allow_pickle: unpickle objects that `torch.load(weights_only=True)` rejects, which may run
             any code.
-        allow_operators: names of operators or namespaces of torch, such as "aten.from_file" or
-            "symm_mem", that fxpress refuses by default, and that these programs may call.
+        allow_operators: operators that the programs may call although fxpress refuses them by
+            default: names such as "aten.from_file", or namespaces such as "symm_mem".
         check_crc: whether records are compared with their checksums.
         limits: the limits on the cost of reading; None: the defaults of `fxpress.archive.Limits`.
         allow_compiled: let torch load code that AOTInductor compiled, which may run any code. By
@@ -196,11 +196,11 @@ def load_pt2(
         fxpress.UnsupportedError: fxpress cannot read a part of a program, tensors are on a device
             that this process cannot use, or this torch does not support `use_stream_affinity`.
         fxpress.SerializeError: a program is damaged, names an operator or class that is not
-            registered, needs `allow_pickle` or `allow_operators`, or the archive needs
+            registered, or needs `allow_pickle` or `allow_operators`; or the archive needs
             `allow_compiled`.
         torch.OutOfMemoryError: a device does not have enough memory for the weights.
         TypeError: an argument is of a wrong type.
-        ValueError: `f` is closed or has a null character; or `mmap` is set and `f` is not a path.
+        ValueError: `f` is closed or has a null character, or `mmap` is set, but `f` is not a path.
         RuntimeError: torch does not know a device, or cannot load the compiled code.
         ImportError: `progress` needs a package that is not installed.
 
@@ -263,7 +263,7 @@ def load_weights_to_pt2_contents(pt2_contents: Any, weights_map: dict[str, Any])
         weights_map: model -> name -> tensor. The models use these tensors without a copy.
 
     Raises:
-        RuntimeError: there is no compiled model of that name.
+        RuntimeError: `pt2_contents` lacks a compiled model that `weights_map` names.
 
     Stands in for `torch.export.pt2_archive._package.load_weights_to_pt2_contents`.
 

@@ -34,7 +34,7 @@ Weights: TypeAlias = Literal["inline", "safetensors", "none"]
 
 
 def _check_target(f: Any) -> None:
-    """Log a warning, as torch does, for a target that a later version of torch will reject."""
+    """Log a warning, as torch does, for a target that a later version of torch may reject."""
     is_buffer = isinstance(f, (io.IOBase, IO)) and f.writable() and f.seekable()
     is_named = isinstance(f, str) and f.endswith(".pt2")
     is_temporary = isinstance(f, tempfile._TemporaryFileWrapper) and str(f.name).endswith(".pt2")
@@ -52,7 +52,7 @@ def _write_program(
 ) -> None:
     """Write a program, and also its weights if `weights` is None.
 
-    Otherwise `weights` is the text of the record that names the sidecar file; "" without a file.
+    If `weights` is a str, write it as the record that names the file of weights; "" for no file.
     """
     program = lift_body_constants(program)
     check_program_values(program, with_state=weights is None)
@@ -155,11 +155,11 @@ def package_pt2(
 ) -> Any:
     """Save programs, and files that other tools created from them, in one archive.
 
-    The file at a path is replaced when the new archive is complete, and is unchanged if saving
-    fails. Its folder must be writable; hard links and open files keep the old archive. The new file
-    has the permissions of the old file, or the default ones of `open(path, "wb")`. If several
-    processes save to one path at a time, the last archive remains. A file object is written from
-    its position on; if it is of a type of Python's library, it is then rewound.
+    If `f` is a path, the complete archive replaces the file there; if saving fails, the file stays
+    unchanged. The folder must be writable. Hard links and open files keep the old archive. The new
+    file has the permissions of the old file; if there was none, the defaults of `open(path, "wb")`.
+    If several processes save to one path at a time, the last archive remains. A file object is
+    written from its position on; an object of Python's module `io` is then rewound to the start.
 
     Args:
         f: a path, or an object with a method `write`.
@@ -168,11 +168,11 @@ def package_pt2(
             model "model".
         extra_files: name -> text.
         opset_version: operator set -> version; "aten" is added if it is missing.
-        pickle_protocol: the protocol for example inputs and tensors of subclasses.
+        pickle_protocol: the pickle protocol for example inputs and tensor subclasses.
         executorch_files: name -> bytes.
-        weights: "inline": in the archive; "safetensors": in a sidecar file of that format, which
-            has a new name for each save and is removed when no archive needs it any more; "none":
-            not saved. Only fxpress can load archives without inline weights.
+        weights: where weights are saved. "inline": in the archive. "safetensors": in a file next to
+            it, which has a new name for each save; later saves remove it when no archive needs it.
+            "none": nowhere. Only fxpress can load archives without inline weights.
         replace: how to replace the file at the path. "whole": by another file. "in_place": by
             writing the bytes of the complete archive into the file, so that hard links and open
             handles get the new bytes. A read during the copy returns a mixture of both archives. If
@@ -190,12 +190,12 @@ def package_pt2(
         fxpress.UnsupportedError: fxpress cannot write a part of a program.
         RuntimeError: a constant is of an unknown type, or the path does not name a file.
         TypeError: an argument is of a wrong type.
-        ValueError: `weights` or `replace` has another value, `weights` is "safetensors" and `f` is
-            not the path of a regular file, there is no such `pickle_protocol`, `f` is closed, or a
+        ValueError: `weights`, `replace` or `pickle_protocol` has an unknown value; or `weights` is
+            "safetensors" and `f` is not the path of a regular file; or `f` is a closed file; or a
             path has a null character.
         ImportError: `progress` needs a package that is not installed.
 
-    Exceptions of a file object, `progress` and methods that pickling calls are not converted.
+    Exceptions that a file object, `progress` or a pickled object raises are not converted.
 
     Stands in for `torch.export.pt2_archive._package.package_pt2`.
 
@@ -276,12 +276,12 @@ def save(
 
     Args:
         ep: the program, which is not modified.
-        f: a path, or an object with a method `write`, which is written to from its position.
+        f: a path, or an object with a method `write`. A file is written from its position on.
         extra_files: name -> text, saved with the program.
         opset_version: operator set -> version; "aten" is added if it is missing.
-        pickle_protocol: the protocol for example inputs and tensors of subclasses.
-        weights: "inline": in the file; "safetensors": in a sidecar file of that format, which has a
-            new name for each save; "none": not saved. Only fxpress loads files without weights.
+        pickle_protocol: the pickle protocol for example inputs and tensor subclasses.
+        weights: where weights are saved. "inline": in the file. "safetensors": in another file next
+            to it, with a new name for each save. "none": nowhere. torch only reads inline weights.
         replace: "whole": replace the file at the path by another; "in_place": write the complete
             new bytes into the file, so that hard links and open handles get the new bytes.
         progress: how to show progress, in bytes; see `fxpress.load`.
@@ -294,8 +294,8 @@ def save(
         fxpress.UnsupportedError: fxpress cannot write a part of the program.
         AssertionError: a constant and an object of the graph have the same name.
         RuntimeError: a constant is of an unknown type, or the path does not name a file.
-        ValueError: `weights` or `replace` has another value, `weights` is "safetensors" and `f` is
-            not the path of a regular file, there is no such `pickle_protocol`, `f` is closed, or a
+        ValueError: `weights`, `replace` or `pickle_protocol` has an unknown value; or `weights` is
+            "safetensors" and `f` is not the path of a regular file; or `f` is a closed file; or a
             path has a null character.
         ImportError: `progress` needs a package that is not installed.
 
@@ -307,7 +307,7 @@ def save(
         >>> fxpress.save(program, "model.pt2", extra_files={"notes.txt": "the first one"})
     """
     arguments.check_program(ep, "ep")
-    # Without the decorator: `save` itself reports the call as an operation.
+    # Call the function without its decorator, because `save` itself reports an operation.
     inspect.unwrap(package_pt2)(
         f,
         exported_programs={names.MODEL: ep},

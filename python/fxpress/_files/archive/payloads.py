@@ -28,9 +28,9 @@ Config: TypeAlias = list[tuple[str, str, torch.Tensor | None, bool, bool]]
 
 
 def shared_storages(state: Config, constants: Config) -> str:
-    """Return JSON: groups of tensors that share a storage but not a record; "" for no groups."""
-    # A storage is written once for each dtype, separately for state and constants. torch does not
-    # join these records again.
+    """Return groups of tensors that share a storage but not a record, as JSON; "" for no groups."""
+    # A storage is written once for each dtype, and separately for state and constants. torch reads
+    # each of these records as another storage.
     plain = [
         (folder, *entry[:3])
         for folder, config in (("state", state), ("constants", constants))
@@ -88,7 +88,7 @@ def write_tensors(
     prefix: str,
     pickle_protocol: int,
 ) -> Config:
-    """Write tensors to records `<folder><prefix><number>`, first the pickles of subclasses."""
+    """Write tensors to records `<folder><prefix><number>`; start with pickles of subclasses."""
     number = archive.count_prefix(folder + prefix)
     groups, others = tensors.group_by_storage(values)
     config: Config = []
@@ -123,7 +123,7 @@ def write_weights(
 def write_constants(
     archive: PT2ArchiveWriter, constants: Mapping[str, Any], pickle_protocol: int
 ) -> Config:
-    """Write tensors, script and opaque objects; return their config. RuntimeError for others."""
+    """Write constants, and return their config; RuntimeError for a constant of an unknown type."""
     values: dict[str, torch.Tensor] = {}
     objects: dict[str, Any] = {}
     for name, constant in constants.items():

@@ -31,7 +31,7 @@ R = TypeVar("R")
 
 
 class Target(NamedTuple):
-    """A range of a record, and the memory to which it is read."""
+    """A range of a record, and the memory into which it is read."""
 
     name: str
     start: int  # offset in the record, in bytes
@@ -45,17 +45,17 @@ class PT2ArchiveReader:
     The names of records do not include the folder that all records have in common.
 
     Args:
-        archive_path_or_buffer: a path as str or bytes; an object with a buffer; or an open file,
-            which is read from its position.
+        archive_path_or_buffer: a path (bytes count as a path), an object with a buffer, or an open
+            file, which is read from its position on.
         check_crc: whether records are compared with their checksums.
         limits: the limits on the total cost of reading; None: the defaults of
             `fxpress.archive.Limits`.
 
     Raises:
         OSError: the file cannot be read.
-        fxpress.ArchiveError: the file is damaged, or is not an archive; also an AssertionError for
-            an archive of another format.
-        fxpress.LimitError: compressed records exceed the limits; raised by every method that reads.
+        fxpress.ArchiveError: the file is damaged, or is not an archive. The error is also an
+            AssertionError if the archive has another format.
+        fxpress.LimitError: compressed records exceed the limits; methods that read may raise this.
         TypeError: the argument is not a path, a buffer or a file, or the file does not return
             bytes.
         ValueError: the file is closed, a path has a null character, or the argument is the bytes
@@ -189,7 +189,7 @@ class PT2ArchiveReader:
             shutil.copyfileobj(whole, file)
 
     def get_file_names(self) -> list[str]:
-        """Return the names of all records, in the order of the directory."""
+        """Return the names of all records, in the order of the zip directory."""
         return list(self._records)
 
     def check_format(self) -> None:
@@ -202,12 +202,12 @@ class PT2ArchiveReader:
             raise errors.FormatError("Invalid archive format")
 
     def find(self, name: str) -> package.Record | None:
-        """Return the directory's entry for a record, or None."""
+        """Return the zip directory's entry for a record; None if the record is missing."""
         found = self._records.get(name)
         return None if found is None else package.Record(*found)
 
     def record(self, name: str) -> package.Record:
-        """Return the directory's entry for a record; ArchiveError if it is missing."""
+        """Return the zip directory's entry for a record; ArchiveError if the record is missing."""
         found = self.find(name)
         if found is None:
             raise errors.ArchiveError(f"record {name!r} is missing")
@@ -244,7 +244,7 @@ class PT2ArchiveReader:
         """Fill memory with records, or with ranges of records, on several threads.
 
         The ranges of a record must be in order. The checksum of a record is compared after its last
-        range was read.
+        range is read.
 
         Args:
             report: called with the number of bytes read since the last call.
@@ -277,7 +277,7 @@ class PT2ArchiveReader:
 
 
 def _views_of(f: Any) -> list[memoryview]:
-    """Return views of a buffer, all to be released, the first to be read; [] for other objects."""
+    """Return views of a buffer: read the first, and release all of them; [] for other objects."""
     with contextlib.suppress(TypeError):
         return [memoryview(f).cast("B")]
     if not hasattr(f, "getbuffer"):
@@ -354,7 +354,7 @@ def verify(f: Any, *, limits: Limits | None = None, progress: Progress = None) -
         fxpress.ArchiveError: the file is not an archive, or damaged; the message names the record.
         fxpress.LimitError: compressed records exceed the limits.
         TypeError: `f` is not a path, a buffer or a file that returns bytes, or `progress` is of
-            another type.
+            a wrong type.
         ImportError: `progress` needs a package that is not installed.
         ValueError: `f` is closed, or a path has a null character.
 
@@ -385,7 +385,7 @@ def _identity(path: Any) -> tuple[int, int] | None:
 
 
 def retry_if_replaced(read: Callable[P, R]) -> Callable[P, R]:
-    """Decorate a function that reads a path `f`: if it fails after the file was replaced, retry."""
+    """Decorate a function that reads a path `f`, to retry if the file was replaced meanwhile."""
 
     @functools.wraps(read)
     def read_again(*args: P.args, **kwargs: P.kwargs) -> R:

@@ -16,11 +16,11 @@ from fxpress._files.serde.limits import Budget, Limits
 
 _GAP = 1 << 14  # records that are at most this many bytes apart are read by one request
 _RECORD_BYTES = 8  # estimated bytes of Python objects for each byte of the zip directory
-_Run = tuple[int, int]  # begin and end, in the file, of neighboring records with their headers
+_Run = tuple[int, int]  # (begin, end) in the file, of adjacent records and their headers
 
 
 class RemoteArchive(PT2ArchiveReader):
-    """An archive at a URL. The checksum of each record that is read is compared."""
+    """An archive at a URL. Each record that is read is compared with its checksum."""
 
     _most_threads = 1  # threads would compete for the one piece that `_Ranges` caches
 
@@ -47,7 +47,7 @@ class RemoteArchive(PT2ArchiveReader):
         return self.file.read(0, min(HEAD, self.file.size))
 
     def mapped(self) -> None:
-        """Return None: the file is not on this machine."""
+        """Return None, because the file is not on this machine."""
 
     def begin_of(self, name: str) -> int:
         """Return the offset of a record's data, which follows the record's local header."""
@@ -57,7 +57,7 @@ class RemoteArchive(PT2ArchiveReader):
 
     @contextlib.contextmanager
     def loading(self, model: str) -> Iterator[None]:
-        """Cache a program's small records for the block; ChangedFileError if the file changes."""
+        """Cache a program's small records in the block; ChangedFileError if the file changes."""
         self.budget = Budget.of(self._limits, 0)
         small = (names.model_record, names.sample_inputs_record)
         configs = (names.weights_config_record, names.constants_config_record)
@@ -78,7 +78,7 @@ class RemoteArchive(PT2ArchiveReader):
         return super().read_bytes(name)
 
     def read_into(self, targets: Sequence[Target], report: Any = None) -> None:
-        """Fill memory with ranges of records, in the order of the file."""
+        """Fill memory with ranges of records, which are read in their order in the file."""
         ordered = sorted(targets, key=lambda each: (self._reader.extent(each.name), each.start))
         with self._lock:
             self._ranges.planned = self._runs(each.name for each in ordered)
@@ -115,9 +115,9 @@ class _Ranges:
         self._file, self.size = file, file.size
         self.planned: list[_Run] = []  # ranges that will be read from begin to end, in pieces
         self._held: list[tuple[int, memoryview]] = []  # offset and bytes of each cached range
-        self._piece = (0, memoryview(b""))  # offset and bytes of the last piece of `planned`
-        # Set while the directory is read: the bytes that are read, except a short tail of the file,
-        # are charged to it.
+        self._piece = (0, memoryview(b""))  # offset and bytes of the last piece that was read
+        # Only set while the zip directory is read. Each read is charged to this budget, except the
+        # read of a short tail of the file.
         self.budget: Budget | None = None
 
     def _charge(self, size: int) -> None:

@@ -1,11 +1,11 @@
-"""Move an archive and its sidecar files with weights to their paths as if they were one file.
+"""Move an archive and its sidecar files (its weights) to their paths as if they were one file.
 
 Each save gives its sidecar files unique names. It moves the sidecar files first and the archive
 last, so that an archive at its path never lacks its sidecar files. Then it removes the sidecar
 files that only the replaced archive names.
 
-A writer that is killed leaves its new archive as a temporary file, or a hard link to the replaced
-archive with a temporary name. From either file, the next save finds the sidecar files to remove.
+A killed writer leaves a file with a temporary name: its new archive, or a hard link to the archive
+that it replaced. The next save reads this file to find the sidecar files that it removes.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class _Replaced:
             self._weights = None
 
     def name_twice(self) -> None:
-        """Link the archive: if this save is killed, the next save finds the sidecar files."""
+        """Link the archive. If this save is killed, the next save finds the sidecar files."""
         if self._weights != []:
             second = folders.temporary_path(self._target)
             with contextlib.suppress(OSError):  # the file system does not support links
@@ -109,7 +109,7 @@ class _Replaced:
                 self.forget()
 
     def forget(self) -> None:
-        """Remove the second name of the archive."""
+        """Remove the hard link that `name_twice` created."""
         if self._second is not None:
             with contextlib.suppress(OSError):
                 self._second.unlink()
@@ -151,8 +151,8 @@ def _rename_together(
             folders.sync_folder(program.target.parent)
         program.move_into_place()
     except BaseException:
-        # If the old archive stays, its new sidecar files are removed. A signal may interrupt the
-        # move after the archive was renamed. If `is_in_place` fails, no file is removed.
+        # Remove the new sidecar files if the new archive was not moved. Check whether it was moved,
+        # because a signal may interrupt after the rename. If the check fails, remove no file.
         with contextlib.suppress(OSError):
             if not program.is_in_place():
                 for file in filter(AtomicFile.is_in_place, placed):

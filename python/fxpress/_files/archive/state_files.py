@@ -51,7 +51,7 @@ def write(
 
     Args:
         tensors: name -> tensor, on any device.
-        f: a path, whose file is replaced when the new one is complete; or an object with `write`.
+        f: a path, or an object with `write`. At a path, the complete new file replaces the old.
         replace: "whole": replace the file at the path by another; "in_place": write the complete
             new bytes into the file.
         progress: how to show progress, in bytes; see `fxpress.load`.
@@ -63,7 +63,7 @@ def write(
         fxpress.UnsupportedError: a tensor is fake, or the schema of this torch has fields that
             fxpress does not support.
         TypeError: an argument is of a wrong type.
-        ValueError: `replace` has another value, `f` is closed, or a path has a null character.
+        ValueError: `replace` has an unknown value, `f` is closed, or a path has a null character.
         RuntimeError: the path does not name a file.
         ImportError: `progress` needs a package that is not installed.
 
@@ -110,7 +110,7 @@ def read(
     limits: Limits | None = None,
     progress: Progress = None,
 ) -> dict[str, torch.Tensor]:
-    """Return the tensors in an archive that `write` wrote, or a program's state in an archive.
+    """Return the tensors that `write` wrote to an archive, or the state of an archive's program.
 
     torch has no such function.
 
@@ -118,7 +118,7 @@ def read(
         f: a path, an open file, or a buffer.
         model: the name of the program.
         map_location: the device for all tensors, or a dict from devices in the file to new devices.
-        mmap: read the tensors from the file on use, without comparing checksums.
+        mmap: read the tensors from the file when they are used, without comparing checksums.
         allow_pickle: unpickle tensors of subclasses, which may run any code.
         check_crc: whether records are compared with their checksums.
         limits: the limits on the cost of reading; None: the defaults of `fxpress.archive.Limits`.
@@ -131,7 +131,7 @@ def read(
         fxpress.SerializeError: an object in the file needs `allow_pickle`.
         torch.OutOfMemoryError: a device does not have enough memory for the tensors.
         TypeError: an argument is of a wrong type.
-        ValueError: `f` is closed or has a null character; or `mmap` is set and `f` is not a path.
+        ValueError: `f` is closed or has a null character, or `mmap` is set, but `f` is not a path.
         RuntimeError: torch does not know a device in `map_location`.
         ImportError: `progress` needs a package that is not installed.
 
@@ -158,7 +158,7 @@ def read(
 def _values(
     source: Any, device: Any, limits: Limits | None, progress: Progress
 ) -> Iterator[Callable[[str], torch.Tensor]]:
-    """Yield a function from name to tensor, to call once per name; KeyError for a missing name."""
+    """Yield a function: name -> tensor. Call it once per name; KeyError for a missing name."""
     # Files are not mapped, because a write of another process would change the values.
     if isinstance(source, Mapping):
         yield source.__getitem__
@@ -182,17 +182,16 @@ def load_into(
     """Load new values into the state of a program. torch does not have this function.
 
     Tensors on the meta device, as after `load(load_weights=False)`, are replaced by new tensors.
-    For other tensors, the values are copied into the tensors' memory. Tensors that share storages
-    still share them. If a value is rejected, the program is unchanged. If the function `progress`
-    raises an exception, values that were copied before remain.
+    For other tensors, the values are copied into the tensors' memory. Tensors that shared a storage
+    before share one afterwards. If a value is rejected, the program is unchanged. If the function
+    `progress` raises an exception, values that were copied before remain.
 
     Args:
         ep: the program.
         source: an archive, a safetensors file, or a mapping from names to tensors. Names that the
             program lacks are ignored.
         device: the device of new tensors; None: the devices of the source's tensors.
-        limits: the limits on the cost of reading beyond the size of the values; None: the defaults
-            of `fxpress.archive.Limits`.
+        limits: the limits on the cost of reading; None: the defaults of `fxpress.archive.Limits`.
         progress: how to show progress, in bytes; see `fxpress.load`. Reading an archive and copying
             its values are reported separately.
 
@@ -200,8 +199,8 @@ def load_into(
         OSError: the file cannot be read.
         fxpress.ArchiveError: the file is damaged; the message names the record.
         fxpress.LimitError: reading the file, or the program's storages, would exceed the limits.
-        fxpress.SerializeError: a value is missing, or has another shape or dtype; or two names
-            that share memory, such as the names of a tied weight, have different values.
+        fxpress.SerializeError: a value is missing, or its shape or dtype is not the program's; or
+            two names that share memory, such as the names of a tied weight, have different values.
         fxpress.UnsupportedError: this torch does not have the dtype of a value.
         torch.OutOfMemoryError: a device does not have enough memory for the tensors.
         TypeError: an argument is of a wrong type.
@@ -227,8 +226,8 @@ def load_into(
         with reporting(progress, "copying", total) as report:
             for name, target in ep.state_dict.items():
                 size = size_of(found[name])
-                # Each value is freed after its copy. A new tensor uses memory only when it is
-                # written, so all old and new values are never in memory together.
+                # Each value is freed after its copy, and a new tensor uses memory only once it is
+                # written. All old and all new values are therefore never in memory together.
                 copy_values(new.get(name, target), found.pop(name))
                 if report is not None:
                     report(size)
@@ -241,7 +240,7 @@ def _replacements(
     device: torch.device | str | None,
     budget: Budget,
 ) -> dict[str, torch.Tensor]:
-    """Return name -> new tensor for tensors on meta; new tensors share storages as the old do."""
+    """Return name -> new tensor for tensors on meta. The new ones share storages as the old do."""
     without = {name: value for name, value in state_dict.items() if value.device.type == "meta"}
     names_of = {id(value): name for name, value in without.items()}
 

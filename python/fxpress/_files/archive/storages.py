@@ -40,7 +40,7 @@ class View(NamedTuple):
 def view_of(
     name: str, record: str, is_parameter: bool, meta: tuple[Any, ...] | None, options: Options
 ) -> View:
-    """Return the view that `meta`, from a payload config, describes; ArchiveError if invalid."""
+    """Return the view that `meta` in a payload config describes; ArchiveError if it is invalid."""
     if meta is None:
         raise ArchiveError(f"{name!r} in record {record!r} does not have metadata")
     code, sizes, strides, offset, requires_grad, device, index = meta
@@ -77,7 +77,7 @@ def bytes_by_record(views: Iterable[View]) -> dict[str, int]:
 def fork_safe_kernels() -> Iterator[None]:
     """Use one thread for torch's kernels in a forked child.
 
-    OpenMP's threads exist only in the parent: a kernel that waits for them in the child never ends.
+    OpenMP's threads exist only in the parent, so a kernel in the child waits for them forever.
     """
     threads = torch.get_num_threads()
     if os.getpid() == _PROCESS or threads == 1:
@@ -113,14 +113,14 @@ def _expect_device(device: torch.device) -> None:
 
 
 class _Storages:
-    """Storages (byte tensors) of records: `position` registers a record, `finish` reads them."""
+    """The storages of records as uint8 tensors. `position` adds a record; `finish` reads all."""
 
     def __init__(self, archive: PT2ArchiveReader, options: Options) -> None:
         self._archive = archive
         self._options = options
         self._mapped = archive.mapped() if options.mmap and options.load_weights else None
         self._positions: dict[str, int] = {}  # record -> position
-        self._made: list[torch.Tensor | None] = []  # by position; None: `finish` reads it
+        self._made: list[torch.Tensor | None] = []  # by position; None: `finish` reads the record
         self._devices: list[torch.device] = []
         self._reading: dict[int, tuple[str, int]] = {}  # position -> (record, size), for `finish`
         self._bytes_needed: dict[str, int] | None = None  # record -> bytes; computed on first use
@@ -202,7 +202,7 @@ class _Storages:
         return [storages[i] if storage is None else storage for i, storage in enumerate(self._made)]
 
     def _upload(self, records: list[tuple[str, int]], made: list[torch.Tensor], bar: Any) -> None:
-        """Read records into `made` on a device, through host buffers of bounded size."""
+        """Read records through host buffers of bounded size into the device tensors `made`."""
 
         def fill(parts: list[Part], buffer: torch.Tensor) -> None:
             targets = [
@@ -218,7 +218,7 @@ class _Storages:
 def read_tensors(
     archive: PT2ArchiveReader, views: Mapping[str, View], options: Options
 ) -> dict[str, torch.Tensor]:
-    """Return name -> tensor; tensors of one record share a storage; an empty record means zeros."""
+    """Return name -> tensor. Tensors of a record share a storage. An empty record means zeros."""
     storages = _Storages(archive, options)
     with _native.GcPause():
         planned = [(storages.position(view, views), *view[:-1]) for view in views.values()]
@@ -228,7 +228,7 @@ def read_tensors(
 
 
 def on_one_storage(values: list[torch.Tensor], kept: int) -> list[torch.Tensor]:
-    """Return tensors like `values` on their largest storage; copy the first `kept` into it."""
+    """Rebuild `values` as views of their largest storage; copy the first `kept` values into it."""
     numbers = storage_numbers(values)
     if -1 in numbers:
         raise ArchiveError("the archive is damaged: a value on a shared storage is not a tensor")

@@ -42,8 +42,8 @@ _ONE_CALL = 1 << 22  # bytes of one write; Python handles signals between two wr
 class TensorFile:
     """A reader of the tensors in a safetensors file. The caller closes the file.
 
-    The constructor raises LimitError, OSError or ArchiveError. `places` maps names to locations;
-    `metadata` contains the texts in the header.
+    The constructor raises LimitError, OSError or ArchiveError. `places` maps names of tensors to
+    locations in the file; `metadata` is the dict of texts in the header.
     """
 
     def __init__(self, file: File, budget: Budget) -> None:
@@ -69,19 +69,19 @@ class TensorFile:
 
     @property
     def number(self) -> str | None:
-        """The number of the save that wrote the file (see `NUMBER`), or None."""
+        """The random number that identifies the save that wrote the file; None if there is none."""
         number = self.metadata.get(NUMBER)
         return number if isinstance(number, str) else None
 
     def check_number(self, number: str, kind: str) -> None:
-        """Raise ArchiveError unless the save `number` wrote the file; the error names `kind`."""
+        """Raise ArchiveError unless the save `number` wrote the file; the text contains `kind`."""
         if self.number != number:
             raise ArchiveError(
                 f"{self.file.path} belongs to another {kind}, or to another save of this {kind}"
             )
 
     def place(self, name: str) -> Place:
-        """Return the location of a tensor; ArchiveError if there is none of that name."""
+        """Return the location of a tensor; ArchiveError if the file does not contain the tensor."""
         if name not in self.places:
             raise ArchiveError(f"{self.file.path} does not contain a tensor {name!r}")
         return self.places[name]
@@ -183,7 +183,7 @@ def _parts_of(plain: torch.Tensor) -> Iterator[memoryview]:
 
 
 def number_of(path: Path) -> str | None:
-    """Return the number of the save that wrote a file, or None; OSError if it is unreadable."""
+    """Return the number of the save that wrote a file, or None; OSError if a file is unreadable."""
     if path.is_symlink() or not path.is_file():  # saves create no links, and opening a pipe blocks
         return None
     try:

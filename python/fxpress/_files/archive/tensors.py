@@ -30,7 +30,7 @@ class Group:
 
 
 def is_of_subclass(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor is of a subclass; its storage may lack the tensor's elements."""
+    """Return whether a tensor is of a subclass, whose storage may not contain the elements."""
     return type(tensor.data) is not torch.Tensor and not is_fake(tensor)
 
 
@@ -49,7 +49,7 @@ def elements_of(name: str, tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _place_of(tensor: torch.Tensor, held: list[object]) -> tuple[int | None, int]:
-    """Return (address, bytes) of a tensor's storage, and add it to `held`; (None, 0) if fake."""
+    """Return (address, bytes) of a tensor's storage, and keep it in `held`; (None, 0) if fake."""
     if is_fake(tensor):
         return None, 0
     storage = tensor.untyped_storage()

@@ -1,4 +1,4 @@
-"""Write and read weights that are in a safetensors sidecar file, or that were not saved."""
+"""Write weights to a safetensors sidecar file, read them, or create them on the meta device."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def write_external(
     state_dict: Mapping[str, Any],
     report: Callable[[int], None] | None = None,
 ) -> tuple[str, AtomicFile]:
-    """Write the weights to a new sidecar of the archive `target`; return (its record, the file)."""
+    """Write the weights to a new file next to `target`; return (record that names it, file)."""
     plain = _plain(state_dict)
     # Archive and sidecar contain this number, so that a load never combines files of two saves.
     number = secrets.token_hex(16)
@@ -92,7 +92,7 @@ def write_external(
 def read(
     record: str, views: Mapping[str, archive_storages.View], options: Options, budget: Budget
 ) -> dict[str, torch.Tensor]:
-    """Return the weights in the sidecar that `record` names ("": the weights were not saved)."""
+    """Return the weights in the file that `record` names; "" means that there is no file."""
     if not options.load_weights:
         return assemble(views, None, budget)
     if not record:
@@ -112,7 +112,7 @@ def read(
 def open_weights(
     path: Path, budget: Budget, number: str | None = None
 ) -> Iterator[Callable[[str], torch.Tensor]]:
-    """Yield a function name -> tensor; ArchiveError unless the file has the save's `number`."""
+    """Yield a function: name -> tensor. ArchiveError if `number` is not None and not the file's."""
     if not path.is_file():
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
     with contextlib.closing(Files()) as files:
@@ -129,7 +129,7 @@ def assemble(
     budget: Budget,
     progress: Progress = False,
 ) -> dict[str, torch.Tensor]:
-    """Create a tensor for each view, with its value from `get`; on meta if `get` is None."""
+    """Create the tensors of views with values from `get`; if `get` is None, create them on meta."""
     values = {} if get is None else {name: fitting(name, v, get) for name, v in views.items()}
     needed = archive_storages.bytes_by_record(views.values())
     positions = {record: position for position, record in enumerate(needed)}
@@ -154,12 +154,12 @@ def assemble(
 
 
 def size_of(value: torch.Tensor) -> int:
-    """Return the bytes of a tensor's elements, even of a sparse one."""
+    """Return the bytes of a tensor's elements; a sparse tensor counts as if it were dense."""
     return int(value.numel() * value.element_size())
 
 
 def overlapping(tensors: Sequence[torch.Tensor]) -> list[list[int]]:
-    """Return groups of positions of tensors that may share elements; omit subclasses."""
+    """Group the tensors that may share elements, by position; omit tensors of subclasses."""
     numbers = storage_numbers(list(tensors))
     shared = {number for number, count in Counter(numbers).items() if count > 1 and number >= 0}
     extents = []
@@ -189,7 +189,7 @@ def _end(tensor: torch.Tensor) -> int:
 def check_shared(
     names: Sequence[str], targets: Sequence[torch.Tensor], values: Sequence[torch.Tensor]
 ) -> None:
-    """Raise SerializeError if `targets` share memory, but have different `values` for it."""
+    """Raise SerializeError if two `targets` share memory for which their `values` differ."""
     for group in overlapping(targets):
         _check_group(names, targets, {position: values[position] for position in group})
 

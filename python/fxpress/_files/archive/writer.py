@@ -21,7 +21,7 @@ Replace: TypeAlias = Literal["whole", "in_place"]
 
 
 def _root_of(path: str) -> str:
-    """Return the folder that contains all records, which torch names after the file."""
+    """Return the folder of all records in the zip file. torch names it after the file."""
     name = path.replace("\\", "/").rpartition("/")[2]
     root = name.rpartition(".")[0] if "." in name else name
     if not root:
@@ -47,7 +47,7 @@ class _Report:
     """Forwards reports of the native writer to a function that may change.
 
     The garbage collector cannot traverse the native writer. A reference from the native writer to
-    the `PT2ArchiveWriter`, which owns it, would therefore be a cycle that is never collected.
+    the `PT2ArchiveWriter`, which owns it, would therefore create a cycle that is never freed.
     """
 
     bar: Callable[[int], None] | None = None
@@ -68,7 +68,7 @@ class Stored(NamedTuple):
 
 
 class PT2ArchiveWriter:
-    """A writer of an archive. As in torch, a `with` block that raises completes the archive, too.
+    """A writer of an archive. As in torch, a `with` block completes the archive even if it raises.
 
     The file at a path is replaced when the archive is complete, and is unchanged until then. Bytes
     are written to a file object immediately.
@@ -83,7 +83,7 @@ class PT2ArchiveWriter:
         fxpress.ArchiveError: a record is written twice, or its name or text is invalid.
         RuntimeError: the path does not name a file.
         TypeError: the argument is neither a path nor an object with `write`.
-        ValueError: `replace` has another value, the file is closed, or a path has a null character.
+        ValueError: `replace` is unknown, the file is closed, or a path has a null character.
 
     Stands in for `torch.export.pt2_archive.PT2ArchiveWriter`.
 
@@ -105,7 +105,7 @@ class PT2ArchiveWriter:
         if is_path(archive_path_or_buffer):
             self._path = os.fsdecode(archive_path_or_buffer)
             root = _root_of(self._path)
-            if replace == "whole":  # done first, so that repeated kills leave at most one file
+            if replace == "whole":  # first, so that killed writers leave at most one file
                 remove_abandoned(Path(os.path.realpath(self._path)))
             self._file = open_output(self._path, in_place=replace == "in_place")
             target: Any = self._file.descriptor
@@ -153,7 +153,7 @@ class PT2ArchiveWriter:
         self.close()
 
     def finish(self) -> None:
-        """Write the format and its version if they are missing, and the archive's directory."""
+        """Write the records of format and version if they are missing, then the zip directory."""
         if not self.has_record(names.ARCHIVE_FORMAT_PATH):
             self.write_string(names.ARCHIVE_FORMAT_PATH, names.ARCHIVE_FORMAT_VALUE)
         if not self.has_record(names.ARCHIVE_VERSION_PATH):
@@ -243,7 +243,7 @@ class PT2ArchiveWriter:
 
     def abandon(self) -> None:
         """Discard the archive; the file at the path stays. Nothing can be written afterwards."""
-        self._native = None  # dropped first: a later file may reuse the writer's descriptor
+        self._native = None  # first, because another file may get the closed descriptor
         if self._file is not None:
             self._file.discard()
         self._discard_weights()
