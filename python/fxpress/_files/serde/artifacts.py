@@ -34,7 +34,7 @@ _GLOBAL = re.compile(r"GLOBAL ([\w.]+)")  # the refused class or function in err
 
 
 def _reduce_fake_tensor(tensor: Any) -> tuple[Any, tuple[bytes, bool]]:
-    """Return how to pickle a fake tensor: torch's function that restores it, and its metadata.
+    """Return, for pickle, torch's function that restores a fake tensor and its arguments.
 
     Stands in for `torch._export.serde.serialize._reduce_fake_tensor`.
     """
@@ -42,7 +42,7 @@ def _reduce_fake_tensor(tensor: Any) -> tuple[Any, tuple[bytes, bool]]:
     return compat.reconstruct_fake_tensor, (SCHEMA.encode_tensor_meta(tensor), is_parameter)
 
 
-# `_reduce_fake_tensor` is not added to `copyreg.dispatch_table`, which other threads use, too.
+# `copyreg.dispatch_table` itself stays unchanged, because other threads use it, too.
 _reducers: ChainMap[Any, Any] = ChainMap(
     {compat.FakeTensor: _reduce_fake_tensor}, copyreg.dispatch_table
 )
@@ -138,7 +138,7 @@ def deserialize_torch_artifact(
     by default.
 
     Args:
-        serialized: the bytes; empty for an empty dict. A dict or tuple is returned unchanged.
+        serialized: the bytes; empty bytes mean {}. A dict or tuple is returned unchanged.
         allow_pickle: unpickle objects that `torch.load(weights_only=True)` rejects, which may run
             any code.
         limits: the limits on the cost of reading; None: the defaults.
@@ -277,7 +277,7 @@ class SavedRecords:
 
     def has_record(self, name: str) -> bool:
         """Return whether the file contains a record."""
-        # Hide ".format_version": with this record, `torch.load` computes offsets, maybe wrong ones.
+        # If `torch.load` found ".format_version", it would compute offsets, perhaps wrong ones.
         return name in self._records and name != ".format_version"
 
     def serialization_id(self) -> str:

@@ -1,4 +1,4 @@
-"""Turn tensors that are attributes of bodies of higher-order operators into inputs.
+"""Replace tensor attributes of the bodies of higher-order operators by inputs of the bodies.
 
 A body is a GraphModule that an operator such as `cond` calls. The file format cannot store tensors
 that are attributes of a body.
@@ -33,7 +33,7 @@ _OPERANDS = {
 
 
 def lift_body_constants(program: ExportedProgram) -> ExportedProgram:
-    """Return a copy of a program with the tensors of bodies lifted; `program` if there are none."""
+    """Lift the tensors of bodies in a copy of a program; return `program` if bodies have none."""
     if not any(map(_tensors, _bodies(program.graph_module))):
         return program
     root = copy.deepcopy(program.graph_module)
@@ -66,7 +66,7 @@ def _bodies(module: GraphModule) -> Iterator[GraphModule]:
 
 
 def _tensors(module: GraphModule) -> list[tuple[Node, torch.Tensor]]:
-    """Return (get_attr node, tensor) for each get_attr node of a tensor in a module."""
+    """Return (node, tensor) for each get_attr node in a module that reads a tensor."""
     found = []
     for node in module.graph.find_nodes(op="get_attr"):
         value: Any = module

@@ -30,7 +30,7 @@ class UnknownNameError(compat.SerializeError):
 
 
 class RefusedOperatorError(compat.SerializeError):
-    """A file calls an operator `target` that `refusal` refuses with `reason`."""
+    """A file calls the operator `target`, which fxpress refuses by default because of `reason`."""
 
     def __init__(self, target: str, reason: str) -> None:
         super().__init__(refusal_text(target, reason))
@@ -38,7 +38,7 @@ class RefusedOperatorError(compat.SerializeError):
 
 
 class NeedsPickleError(compat.SerializeError):
-    """A `record` needs unpickling, which is not allowed; `name` is the refused global, or ""."""
+    """`record` needs unpickling, which is not allowed; `name` is the refused class, or ""."""
 
     def __init__(self, text: str, record: str = "", name: str = "") -> None:
         super().__init__(text)
@@ -54,7 +54,7 @@ def _is_unknown_name(error: BaseException | None) -> bool:
 
 @contextmanager
 def add_left_out_reason(reason: str | None) -> Iterator[None]:
-    """Append to UnknownNameErrors in the block the `reason` why example inputs were left out."""
+    """Add `reason`, why example inputs were left out, to UnknownNameErrors in the block."""
     try:
         yield
     except compat.SerializeError as e:
@@ -85,7 +85,7 @@ class InvalidProgramError(compat.SerializeError, compat.SpecViolationError):  # 
 def damage_is_named(
     what: str = "the program", kind: type[compat.SerializeError] = compat.SerializeError
 ) -> Iterator[None]:
-    """Convert exceptions of wrong values in the block to `kind`, with the text "`what` is damaged".
+    """Convert exceptions for wrong values in the block to `kind`, with a text "<what> is damaged".
 
     The block must only process values of the file, because exceptions of other code would be
     converted, too.

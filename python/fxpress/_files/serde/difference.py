@@ -35,7 +35,7 @@ _schema = compat.schema
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
-    """One difference between two programs; its text is one line.
+    """One difference between two programs; `str(difference)` is one line.
 
     torch does not have this class.
 
@@ -43,8 +43,8 @@ class Difference:
         path: the path of the value in the first program, or in the second if the first lacks it.
         first: the value in the first program, or None.
         second: the value in the second program, or None.
-        nodes: the names of the node in both programs; None for a program that lacks it, and for
-            locations outside of nodes.
+        nodes: the name of the node in each program; None in a program that lacks the node. Outside
+            of nodes, both are None.
         module: the path of the module whose call was traced to the node, "" for the root; None
             outside of modules.
         operator: the operator of the node, such as "aten.relu.default"; None outside of nodes.
@@ -71,7 +71,7 @@ class Difference:
         return printable_lines(f"{self.path}: {' → '.join(self.texts())}")
 
     def texts(self) -> tuple[str, str]:
-        """Return both values as texts of at most 100 characters; numbers of dtypes become names.
+        """Return both values as texts of at most 100 characters; dtypes are shown by name.
 
         Example:
             >>> fxpress.Difference("graph.nodes[0].inputs.dtype.as_scalar_type", 7, 13).texts()
@@ -86,7 +86,7 @@ class Difference:
 
 
 class Differences(list[Difference]):
-    """The differences of two programs; their text groups them by module.
+    """The differences between two programs, which `print` groups by module.
 
     torch does not have this class.
 
@@ -105,7 +105,7 @@ class Differences(list[Difference]):
     def grouped(self) -> Iterator[tuple[str | None, list[tuple[str, str]]]]:
         """Yield (module, lines). A line is (location, change) or (operator, names of nodes).
 
-        Nodes that only one program has are in one line for each operator.
+        A line lists all nodes of one operator that only one of the programs has.
 
         Example:
             >>> list(fxpress.diff(program, program).grouped())
@@ -289,20 +289,20 @@ class _Side:
         return {"module": module, "operator": node.target.removeprefix("torch.ops.")}
 
     def node_name(self, index: int | None) -> str | None:
-        """Return the name of node `index`, or of its first value if the file has no name."""
+        """Return the name of node `index`; if the file lacks it, the name of its first value."""
         if index is None:
             return None
         node = self.graph.nodes[index]
         return getattr(node, "name", None) or next(_names(node.outputs), None)
 
     def ranges(self, names: dict[int, str]) -> dict[str, Any]:
-        """Return symbol -> range; `names` maps the number of a symbol to the name that is used."""
+        """Return symbol -> range; `names` maps a symbol's number to its name in the result."""
         stored = self.stored.range_constraints.items()
         numbered = {name: names.get(self.symbols.get(name, -1), name) for name, _ in stored}
         return {numbered[name]: self.plain(limits, {}) for name, limits in stored}
 
     def roots(self, others: Counter[bytes]) -> list[int]:
-        """Return nodes with hashes that are not in `others`, but not the users of such nodes."""
+        """Return the nodes whose hashes are not in `others`, except users of such nodes."""
         left = others.copy()
         strange = {name for name, made in self.values.items() if made is _DIFFERS}
         roots = []
@@ -349,7 +349,7 @@ def _compare(path: str, first: Any, second: Any) -> Iterator[Difference]:
     elif isinstance(first, list) and isinstance(second, list) and len(first) == len(second):
         for i, (one, other) in enumerate(zip(first, second, strict=True)):
             yield from _compare(f"{path}[{i}]", one, other)
-    elif repr(first) != repr(second) if first != first else first != second:  # NaN
+    elif repr(first) != repr(second) if first != first else first != second:  # NaN: by text
         yield Difference(path, first, second)
 
 
@@ -358,7 +358,7 @@ def _is_union(value: Any) -> bool:
 
 
 def _held(union: dict[str, Any]) -> Any:
-    """Return the value in a union; return the union if the value needs the tag to be readable."""
+    """Return the value in a union; return the union if the value is unreadable without the tag."""
     ((tag, held),) = union.items()
     if tag in (*_DTYPES, *_NUMBERED):
         return union
@@ -429,9 +429,9 @@ def diff(
 ) -> Differences:
     """Return the first differences between the computations of two programs.
 
-    A node is compared with its counterpart in the other program, which may have another name and
-    position. If nodes differ because their arguments differ, only the arguments are reported. torch
-    does not have this function.
+    A node is compared with its counterpart in the other program. The counterpart may have another
+    name and position. If nodes differ because their arguments differ, only the arguments are
+    reported. torch does not have this function.
 
     Args:
         first, second: the programs, which are not modified.
@@ -442,12 +442,12 @@ def diff(
 
     Returns:
         The differences in inputs, nodes, outputs, ranges and guards, in this order; the list prints
-        them by module. It is empty if and only if the `graph_hash` of both programs is equal.
+        them by module. It is empty if and only if both programs have the same `graph_hash`.
 
     Raises:
         ValueError: `limit` is not positive.
         TypeError: `limit` is not an int, a program is not an ExportedProgram, or `progress` is of
-            another type.
+            a wrong type.
         ImportError: `progress` needs a package that is not installed.
         fxpress.SerializeError: a node cannot be written; the message names it.
         fxpress.UnsupportedError: fxpress cannot write a part of a program, or cannot hash a

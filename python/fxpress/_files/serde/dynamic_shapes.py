@@ -60,15 +60,15 @@ def _dump_dynamic_shapes(
     Args:
         dynamic_shapes: the specification for `torch.export.export`. A dict counts as the tuple of
             its values.
-        args, kwargs: the example inputs of the specification.
-        to_dict: return a dict, with a dict for each dimension, instead of a `DynamicShapesSpec`.
+        args, kwargs: the example inputs that the specification describes.
+        to_dict: return nested dicts instead of a `DynamicShapesSpec`.
 
     Returns:
         A `DynamicShapesSpec` with two fields. "dynamic_shapes" is a tuple with an item for each
-        input: for a tensor, a list with an item for each dimension (a size, or the name of a `Dim`
-        or of a hint), and None for other inputs. "dims" maps each symbol to its limits and the
-        expressions derived from it. If `dynamic_shapes` is None, the result is always a dict, as in
-        torch.
+        input. The item is a list for a tensor, and None for another input. The list has an item for
+        each dimension: a size, or the name of a `Dim` or of a hint. "dims" maps each symbol to its
+        limits, and to the expressions that are derived from the symbol. If `dynamic_shapes` is
+        None, the result is always a dict, as in torch.
 
     Raises:
         UserError (of Dynamo): the specification does not fit the inputs.
@@ -166,14 +166,14 @@ def _derive(root: Any, symbol: Any, text: str) -> Any:
 
 
 def _load_dynamic_shapes(spec: Any, from_dict: bool | None = False) -> Any:
-    """Return the specification that `_dump_dynamic_shapes` wrote, for `torch.export.export`.
+    """Return the specification for `torch.export.export` that `_dump_dynamic_shapes` wrote.
 
     Args:
         spec: a `DynamicShapesSpec`; a dict if `from_dict` is true.
         from_dict: whether `spec` is a dict.
 
     Raises:
-        UserError (of Dynamo): `spec` has another form, or names unknown dimensions.
+        UserError (of Dynamo): `spec` is malformed, or names unknown dimensions.
 
     Stands in for `torch._export.serde.dynamic_shapes._load_dynamic_shapes`.
     """

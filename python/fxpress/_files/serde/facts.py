@@ -116,7 +116,7 @@ def _sympy_int_to_int(val: Any, adjust: str) -> int | None:
             the log.
 
     Raises:
-        RuntimeError: the limit needs rounding, and `adjust` has another value.
+        RuntimeError: the limit needs rounding, and `adjust` is neither "ceil" nor "floor".
     """
     if val in (sympy.oo, compat.int_oo, -sympy.oo, -compat.int_oo):
         return None
@@ -167,7 +167,7 @@ def deserialize_range_constraints(
 
 
 def serialize_range_constraints(range_constraints: Mapping[Any, Any]) -> dict[str, Any]:
-    """Return name of the symbol -> `schema.RangeConstraint`."""
+    """Return a dict: the name of a symbol -> its `schema.RangeConstraint`."""
     return {
         str(symbol): _schema.RangeConstraint(
             _sympy_int_to_int(limits.lower, "ceil"), _sympy_int_to_int(limits.upper, "floor")

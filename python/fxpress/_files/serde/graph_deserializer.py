@@ -67,7 +67,7 @@ class LazyMap(dict[Any, Any]):
 
 
 class NodesByName(Mapping[str, torch.fx.Node]):
-    """A live view of the nodes of an open graph, by their names in the file."""
+    """A live mapping from names in the file to nodes of a graph that is being read."""
 
     def __init__(self, reader: _native.GraphDecoder) -> None:
         self._reader = reader
@@ -94,7 +94,7 @@ def _document(value: Any) -> _native.Document:
 
 
 def _as_argument(value: Any) -> Any:
-    """Return a tensor or symbolic argument wrapped in an Argument; other values unchanged."""
+    """Wrap a tensor or symbolic argument in an Argument; return other values unchanged."""
     kinds = (
         ("as_tensor", _schema.TensorArgument),
         ("as_sym_int", _schema.SymIntArgument),
@@ -117,7 +117,7 @@ def _plain(argument: Any) -> Any:
 
 
 def _attribute_of(owner: str, name: str, *, forgets: bool = False) -> Any:
-    """Return a property for `self.<owner>.<name>`; `forgets`: setting it drops cached values."""
+    """Return a property for `self.<owner>.<name>`; if `forgets`, setting it drops cached values."""
 
     def get(self: GraphModuleDeserializer) -> Any:
         return getattr(getattr(self, owner), name)
@@ -134,8 +134,8 @@ def _attribute_of(owner: str, name: str, *, forgets: bool = False) -> Any:
 class GraphModuleDeserializer(metaclass=compat.Final):  # type: ignore[metaclass]
     """Read graph modules, or single parts of them, from objects of torch's schema.
 
-    `deserialize` reads an entire graph natively. The other methods read parts into the open graph.
-    The open graph contains the nodes of the last `deserialize`, and is empty before the first.
+    `deserialize` reads an entire graph natively. The other methods read parts into the open graph,
+    `graph`. It is empty at first; `deserialize` replaces it by the graph that it read.
     Nodes that the caller adds to `graph` keep their names.
 
     Stands in for `torch._export.serde.serialize.GraphModuleDeserializer`.
@@ -144,7 +144,7 @@ class GraphModuleDeserializer(metaclass=compat.Final):  # type: ignore[metaclass
         graph: the open graph.
         module: the module that contains the graphs of higher-order operators in `graph`.
         serialized_name_to_node: name in the file -> node; read only.
-        serialized_name_to_meta: a new `LazyMap` of name in the file -> value.
+        serialized_name_to_meta: a new `LazyMap`: name in the file -> value.
         signature: the signature of the root graph, which lists the inputs that are constants.
         constants: name -> object, for arguments that are custom objects.
         example_inputs: the example inputs of the last `deserialize`.
@@ -261,8 +261,8 @@ class GraphModuleDeserializer(metaclass=compat.Final):  # type: ignore[metaclass
             symbol_name_to_range: symbol or expression -> its `ValueRanges`.
             allow_pickle: unpickle parts that `torch.load(weights_only=True)` rejects, which may run
                 any code.
-            allow_operators: operators or namespaces that this and later graphs may call; see
-                `fxpress.serialize.deserialize`.
+            allow_operators: operators or namespaces that this graph, and parts that are read later,
+                may call; see `fxpress.serialize.deserialize`.
             limits: the limits on the cost of reading; None: the defaults.
 
         Raises:
@@ -352,7 +352,7 @@ class GraphModuleDeserializer(metaclass=compat.Final):  # type: ignore[metaclass
         return self._values.find_target(serialized_target)
 
     def deserialize_inputs(self, target: Any, serialized_node: Any) -> Any:
-        """Return the (args, kwargs) of a node, by the schema of its operator."""
+        """Return the (args, kwargs) of a node according to the schema of its operator."""
         return _plain(self._part("inputs", serialized_node, targets.describe_target(target)))
 
     def deserialize_hoo_inputs(self, inputs: list[Any]) -> Any:
@@ -366,7 +366,7 @@ class GraphModuleDeserializer(metaclass=compat.Final):  # type: ignore[metaclass
         return _plain(self._part("inputs", self._node_of(inputs), target)[0])
 
     def deserialize_input(self, inp: Any) -> Any:
-        """Return the value of an Argument, with nodes of the open graph and constants."""
+        """Return the value of an Argument, with nodes of the open graph in place of their names."""
         return _plain(self._part("argument", inp))
 
     def deserialize_sym_argument(self, sym_arg: Any) -> Any:
@@ -441,7 +441,7 @@ class GraphModuleDeserializer(metaclass=compat.Final):  # type: ignore[metaclass
         """Call `generate_getitem` for each of the results `args` of `fx_node`.
 
         Raises:
-            NotImplementedError: no node returns a result of this type.
+            NotImplementedError: one of `args` has a type that no node can return.
         """
         for idx, arg in enumerate(args):
             if isinstance(arg, _schema.Argument) and arg.type not in _RESULTS:
@@ -514,7 +514,7 @@ class GraphModuleDeserializer(metaclass=compat.Final):  # type: ignore[metaclass
         return self._part("signature", sig)
 
     def deserialize_argument_spec(self, x: Any) -> Any:
-        """Return torch.export's argument of a signature for a `schema.Argument`."""
+        """Convert a `schema.Argument` in a signature to torch.export's argument class."""
         return self._part("argument_spec", x)
 
     def deserialize_module_call_signature(self, module_call_signature: Any) -> Any:
@@ -522,7 +522,7 @@ class GraphModuleDeserializer(metaclass=compat.Final):  # type: ignore[metaclass
         return self._part("call_signature", module_call_signature)
 
     def deserialize_module_call_graph(self, module_call_graph: list[Any]) -> list[Any]:
-        """Return the `ModuleCallEntry` of each schema entry."""
+        """Convert each `ModuleCallEntry` of the schema to torch.export's."""
         return [
             compat.ModuleCallEntry(
                 fqn=entry.fqn,

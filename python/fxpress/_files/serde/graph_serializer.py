@@ -77,7 +77,7 @@ class GraphModuleSerializer(metaclass=compat.Final):  # type: ignore[metaclass]
 
     @property
     def treespec_namedtuple_fields(self) -> dict[str, Any]:
-        """Return name of the type -> `schema.NamedTupleDef`, for the tree specs written so far."""
+        """Return the named tuples in tree specs written so far: name -> `schema.NamedTupleDef`."""
         fields = self._treespecs.fields
         return {name: _schema.NamedTupleDef(field_names=names) for name, names in fields.items()}
 
@@ -186,7 +186,7 @@ class GraphModuleSerializer(metaclass=compat.Final):  # type: ignore[metaclass]
     def serialize_inputs(
         self, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None
     ) -> list[Any]:
-        """Return the arguments of an operator in the order of its schema, without defaults.
+        """Return the arguments that a call passes, in the order of the operator's schema.
 
         Raises:
             AssertionError: the operator does not have a schema.
@@ -230,7 +230,7 @@ class GraphModuleSerializer(metaclass=compat.Final):  # type: ignore[metaclass]
         return isinstance(arg, bool) or self._is_in(arg, self.graph_state.sym_bool_values)
 
     def _output_node_at_index(self, node: torch.fx.Node, index: Any) -> torch.fx.Node | None:
-        """Return the first getitem node of a result; record further ones as duplicates."""
+        """Return the first getitem node for a result; record further such nodes as duplicates."""
         for user in node.users:
             if not operators.is_getitem(user.target):
                 raise AssertionError(f"{user} is not a getitem node")

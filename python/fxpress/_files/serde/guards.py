@@ -105,7 +105,7 @@ class _Inputs:
         return True
 
     def _is_number_there(self, place: ast.expr) -> bool:
-        """Return whether a path from `L`, or an item of a call's result, is a number or tensor."""
+        """Return whether an input (a path from `L`) or a result's item is a number or tensor."""
         steps: list[str] = []
         at = place
         while isinstance(at, (ast.Subscript, ast.Attribute)):

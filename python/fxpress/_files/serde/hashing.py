@@ -1,4 +1,4 @@
-"""Hash the computation of a program; names of values and metadata do not affect the hash."""
+"""Hash the computation of a program. Metadata and the names of values do not affect the hash."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def _digest_tensor(tensor: torch.Tensor) -> bytes:
 
 
 def _parts(value: Any) -> tuple[Any, ...] | None:
-    """Return the parts to hash of a container, script object or special tensor; None for others."""
+    """Split a container, script object or special tensor into parts to hash; None for others."""
     if isinstance(value, torch.Tensor):
         if type(value) not in (torch.Tensor, torch.nn.Parameter):
             if not hasattr(value, "__tensor_flatten__"):
@@ -149,9 +149,9 @@ def _digests(values: dict[str, Any], progress: Progress) -> dict[str, bytes]:
 def hash_parts(
     program: ExportedProgram, include_state: bool, progress: Progress = False
 ) -> tuple[_native.Document, bytes, dict[str, bytes], bytes]:
-    """Return a program's schema document and hash, the hashes of values by name, and node hashes.
+    """Return (schema document, hash of the program, hashes of values by name, hashes of nodes).
 
-    A hash has 32 bytes; the node hashes are joined in the order of nodes in the document.
+    A hash has 32 bytes. The hashes of nodes are joined in the order of nodes in the document.
     """
     check_program(program, "program")
     program = lift_body_constants(program)
@@ -193,8 +193,8 @@ def graph_hash(
     ranges of symbols, guards, or the values of constants. Parameters and buffers contribute their
     names, shapes and dtypes.
 
-    The hash depends on the order of reads and writes of a storage, random operators, side effects,
-    and calls that change a mode. It depends on the names of parameters, buffers and keyword
+    The hash depends on the order of operators that read and write one storage, are random, have
+    side effects or change a mode. It depends on the names of parameters, buffers and keyword
     arguments, because callers use them. It does not depend on whether inputs share a storage.
 
     torch does not have this function.
@@ -212,7 +212,7 @@ def graph_hash(
         fxpress.SerializeError: a node cannot be written; the message names it.
         fxpress.UnsupportedError: fxpress cannot write a part of the program, or cannot hash a
             constant.
-        TypeError: `program` is not an ExportedProgram, or `progress` is of another type.
+        TypeError: `program` is not an ExportedProgram, or `progress` is of a wrong type.
         ImportError: `progress` needs a package that is not installed.
 
     Example:

@@ -73,7 +73,7 @@ class SymbolicWork:
 
 
 class Budget:
-    """The remaining memory and time for a file of `size` bytes, for one thread at a time.
+    """The remaining memory and time for a file of `size` bytes; not safe for concurrent threads.
 
     `native` counts memory and depth. `symbolic` measures the time of `with budget.symbolic:`.
     """
@@ -91,7 +91,7 @@ class Budget:
 
     @classmethod
     def of(cls, limits: Limits | Budget | None, size: int) -> Budget:
-        """Return a new budget; if `limits` is a budget of several files, grow and return it."""
+        """Grow and return `limits` if it is a shared Budget; otherwise return a new Budget."""
         if not isinstance(limits, Budget):
             return cls(limits, size)
         limits.grow(size)
@@ -121,7 +121,7 @@ class Budget:
         return load_json(text, self.limits.depth, **options)
 
     def check_time(self, place: str) -> None:
-        """Raise LimitError if `with budget.symbolic` blocks, also open ones, took too long."""
+        """Raise LimitError if `with budget.symbolic` blocks, including open ones, took too long."""
         if self.symbolic.seconds() > self._seconds:
             raise LimitError("seconds", place)
 

@@ -20,7 +20,7 @@ from fxpress._torch import serde as compat
 
 
 class EnumEncoder(json.JSONEncoder):
-    """Encode enums as their values and bytes in base64.
+    """Encode enums as their values, and bytes as base64.
 
     Stands in for `torch._export.serde.serialize.EnumEncoder`.
     """
@@ -34,7 +34,7 @@ class EnumEncoder(json.JSONEncoder):
 
 
 def _dataclass_to_dict(obj: Any) -> Any:
-    """Return a value with dicts for dataclasses and unions, and texts for infinities and NaN.
+    """Replace dataclasses and unions in a value by dicts, and infinities and NaN by texts.
 
     Stands in for `torch._export.serde.serialize._dataclass_to_dict`.
     """
@@ -68,7 +68,7 @@ def _to_json_bytes(obj: Any) -> bytes:
 
 
 def _resolve_schema_cls(cls: Any) -> Any:
-    """Return the schema class with a name (or forward reference); the name if it is unknown.
+    """Return the schema class of a name or forward reference; return an unknown name unchanged.
 
     Stands in for `torch._export.serde.serialize._resolve_schema_cls`.
     """
@@ -85,7 +85,7 @@ def _dict_to_dataclass(cls: Any, data: Any) -> Any:
     Stands in for `torch._export.serde.serialize._dict_to_dataclass`.
 
     Raises:
-        AssertionError: the schema has no class of that name, or `data` is not a union.
+        AssertionError: the schema has no class of that name, or `data` does not fit a union.
     """
     cls = _resolve_schema_cls(cls)
     if isinstance(cls, str):
@@ -154,11 +154,11 @@ def canonicalize(ep: Any, constants: set[str] | None = None) -> Any:
         constants: the names of values that are constants instead of results of nodes.
 
     Returns:
-        A new ExportedProgram of the schema. All names are replaced, also names inside dicts and
-        names of custom objects that are user inputs, which torch leaves unchanged.
+        A new ExportedProgram of the schema. All names are replaced. torch leaves some unchanged:
+        names inside dicts, and names of custom objects that are user inputs.
 
     Raises:
-        AssertionError: `ep` is of another class; or the graph has a cycle, uses an undefined name,
+        AssertionError: `ep` is of a wrong class; or the graph has a cycle, uses an undefined name,
             defines a name twice, or has other numbers of inputs or outputs than the signature.
         KeyError: the signature has a name that the graph lacks.
         fxpress.UnsupportedError: the schema of this torch has fields that fxpress does not support.
@@ -175,7 +175,7 @@ def canonicalize(ep: Any, constants: set[str] | None = None) -> Any:
     if not isinstance(ep, compat.schema.ExportedProgram):
         raise AssertionError(f"expected ExportedProgram, got {type(ep).__name__}")
     made = SCHEMA.canonical(CLASSES, ep, constants or ())
-    made.torch_version = ep.torch_version  # a subclass of str
+    made.torch_version = ep.torch_version  # keep its type, a subclass of str
     return made
 
 
@@ -186,7 +186,7 @@ def _like(given: Sequence[Any], values: list[Any]) -> Sequence[Any]:
 def _canonicalize_graph(
     sorted_inputs: Sequence[Any], sorted_outputs: Sequence[Any], graph: Any, constants: set[str]
 ) -> tuple[Any, dict[str, str]]:
-    """Return the canonical form of a graph, and old name -> new name of its values.
+    """Return the canonical form of a graph, and a dict: old name of a value -> new name.
 
     Stands in for `torch._export.serde.serialize._canonicalize_graph`, which modifies its argument.
 

@@ -59,7 +59,7 @@ def operator_name(target: Any) -> str:
 
 
 def cached_if_permanent(describe: Callable[[Any], _T]) -> Callable[[Any], _T]:
-    """Decorate a function of an operator: cache the results for operators of torch."""
+    """Decorate a function that takes an operator: cache the results for operators of torch."""
     known: dict[Any, _T] = {}
 
     @functools.wraps(describe)

@@ -137,7 +137,7 @@ def serialize_parts(
 ) -> tuple[bytes, bytes, bytes, bytes]:
     """Return the bytes of the program, its state, its constants and its example inputs.
 
-    `wanted` selects state, constants and inputs; unselected ones are empty bytes.
+    `wanted` selects which of state, constants and inputs to write; the others are empty bytes.
     """
     check_program(program, "exported_program")
     check_opset_version(opset_version)
@@ -183,9 +183,9 @@ def serialize(
     serialize_example_inputs: bool = True,
     progress: Progress = False,
 ) -> compat.SerializedArtifact:
-    """Return an exported program as bytes, identical to torch's.
+    """Return an exported program as bytes. They are identical to torch's, except for ids of graphs.
 
-    Only the ids of graphs in the "from_node" metadata of nodes differ. torch writes addresses;
+    These ids are in the "from_node" metadata of nodes. torch writes the addresses of graphs.
     fxpress numbers the graphs from 0, so that equal exports give equal bytes in every process.
 
     Args:
@@ -198,9 +198,9 @@ def serialize(
             (done, total, what).
 
     Raises:
-        fxpress.SerializeError: a node cannot be written; the message names it. The error is also
-            torch's SpecViolationError if the program is not valid; and a PicklingError, an
-            AttributeError and a TypeError if an object cannot be pickled.
+        fxpress.SerializeError: a node cannot be written; the message names it. If the program is
+            invalid, the error is also torch's SpecViolationError. If an object cannot be pickled,
+            it is also a PicklingError, an AttributeError and a TypeError.
         fxpress.UnsupportedError: fxpress cannot write a part of the program.
         AssertionError: a constant and an object of the graph have the same name.
         TypeError: an argument is of a wrong type.

@@ -71,7 +71,7 @@ class ExportedProgramSerializer(metaclass=compat.Final):  # type: ignore[metacla
             (serialize_state_dict, serialize_constants, serialize_example_inputs),
         )
         program = SCHEMA.read(text, "ExportedProgram").field(CLASSES, "", True)
-        program.torch_version = torch.__version__  # a subclass of str
+        program.torch_version = torch.__version__  # keep its type, a subclass of str
         return compat.SerializedProgram(program, *others)
 
 
@@ -121,7 +121,7 @@ class ExportedProgramDeserializer(metaclass=compat.Final):  # type: ignore[metac
             state_dict, constants, example_inputs: bytes of `torch.save`, or the values.
             _unsafe_skip_version_check: accept schemas of another major version.
             allow_pickle: unpickle parts that `torch.load(weights_only=True)` rejects, which may run
-                any code. Example inputs that stay unreadable are left out with a warning.
+                any code. Example inputs that cannot be read are left out with a warning.
             allow_operators: operators or namespaces that the program may call; see `deserialize`.
             limits: the limits on the cost of reading; None: the defaults.
 

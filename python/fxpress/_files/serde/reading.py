@@ -41,7 +41,7 @@ def check_version(version: Any, skip: bool) -> None:
 
 
 def _load_examples(saved: Any, values: Values, allow_pickle: bool) -> tuple[Any, str | None]:
-    """Return (example inputs, None); (None, reason) if the inputs are left out as unreadable."""
+    """Return (example inputs, None), or (None, reason) if the example inputs cannot be read."""
     if saved is None or len(saved) == 0:
         return None, None
     try:
@@ -105,7 +105,7 @@ def decode_graph_module(
         add_left_out_reason(left_out),
     ):
         root, signature, calls, has_objects = reader.program(document)
-    if has_objects:  # the objects may make the graph's code invalid: torch then omits it
+    if has_objects:  # torch omits code that the objects make invalid
         root = compat.create_graph_module(root, root.graph)
     if custom := document.field(CLASSES, "graph_module.metadata").get("custom"):
         place = "the custom metadata of the graph"
@@ -191,21 +191,21 @@ def deserialize(
     allow_operators: Iterable[str] = (),
     limits: Limits | None = None,
 ) -> ExportedProgram:
-    """Return an exported program that `serialize` of fxpress or torch wrote.
+    """Return the exported program in an artifact that fxpress's or torch's `serialize` wrote.
 
-    Reading does not run code from the artifact. Expressions and tree specs are parsed, not
-    evaluated; names are identifiers; targets of nodes are operators that exist in this process. As
-    in torch, guards become code when `module()` is called. Any number of threads may call this
-    function concurrently.
+    Reading does not run code from the artifact unless `allow_pickle` is true. Expressions and tree
+    specs are parsed, not evaluated. Names must be identifiers. Targets of nodes must be operators
+    that exist in this process. As in torch, `module()` builds code from guards. Any number of
+    threads may call this function concurrently.
 
     Args:
-        artifact: the program as bytes; each other part as bytes of `torch.save` or as the value.
+        artifact: the program, as bytes. Its other parts are bytes of `torch.save`, or values.
         expected_opset_version: ignored, as in torch.
         _unsafe_skip_version_check: accept schemas of another major version.
         allow_pickle: unpickle parts that `torch.load(weights_only=True)` rejects, which may run any
-            code. Example inputs that stay unreadable are left out with a warning.
-        allow_operators: names of operators or namespaces of torch, such as "aten.from_file" or
-            "symm_mem", that fxpress refuses by default, and that this program may call.
+            code. Example inputs that cannot be read are left out with a warning.
+        allow_operators: operators that this program may call although fxpress refuses them by
+            default: names such as "aten.from_file", or namespaces such as "symm_mem".
         limits: the limits on the cost of reading, a `fxpress.archive.Limits`; None: the defaults.
 
     Raises:

@@ -40,7 +40,7 @@ def _shape(hint: Any) -> str:
 
 
 def _members(hint: Any) -> dict[int, Any] | None:
-    """Return value -> member of the IntEnum in a type hint, such as `list[ScalarType]`, or None."""
+    """Return value -> member of the IntEnum in a hint like `list[ScalarType]`; None without one."""
     if isinstance(hint, type) and issubclass(hint, enum.IntEnum):
         return {member.value: member for member in hint}
     return next(filter(None, map(_members, typing.get_args(hint))), None)
@@ -48,7 +48,7 @@ def _members(hint: Any) -> dict[int, Any] | None:
 
 @functools.cache
 def hints_of(cls: Any) -> dict[str, Any]:
-    """Return the types of the fields of a schema class by name."""
+    """Return name -> type, for the fields of a schema class."""
     return typing.get_type_hints(cls, globalns={**vars(schema), "NodeSource": NodeSource})
 
 

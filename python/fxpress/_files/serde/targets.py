@@ -103,7 +103,7 @@ def _member(owner: Any, name: str) -> Any:
 
 
 def source_function(text: str) -> Any:
-    """Return the function that an entry of "source_fn_stack" names; the text if it is unknown."""
+    """Return the function that an entry of "source_fn_stack" names, or an unknown entry itself."""
     if text in _FUNCTIONS:
         return _FUNCTIONS[text]
     if text.startswith("#"):

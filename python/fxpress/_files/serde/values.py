@@ -32,7 +32,7 @@ def map_device(location: Location, kind: str, index: int | None) -> torch.device
 
 
 def _is_simple(sizes: tuple[Any, ...], strides: tuple[Any, ...], offset: Any) -> bool:
-    """Return whether fxpress can create the tensor itself: torch raises no error about ints."""
+    """Return whether fxpress can create a tensor itself, because torch would accept its ints."""
     return (
         len(sizes) == len(strides)
         and all(type(size) is not int or size > 0 for size in sizes)
@@ -78,7 +78,7 @@ class Values:
         return map_device(self.location, kind, index)
 
     def find_target(self, text: str) -> Any:
-        """Return the operator or function that the file names, if the file may call it."""
+        """Return the operator or function that the file names; RefusedOperatorError if refused."""
         return targets.find_allowed(text, self._allowed)
 
     def resolve_target(self, text: str) -> tuple[Any, Described]:
@@ -137,7 +137,7 @@ class Values:
         pending.clear()
 
     def _note(self, expression: Any, hint: Any, is_offset: bool = False) -> Any:
-        """Add an expression and its parts to the shape environment; return the first equal one."""
+        """Add an expression and its parts to the shape environment; return the known equal one."""
         if expression.is_Integer or expression.is_Float or expression.is_Boolean:
             return expression
         self.budget.check_time("the symbols of an expression")
@@ -190,7 +190,7 @@ class Values:
 
     def fake_state(self, device: torch.device) -> dict[str, Any]:
         """Return the attributes that all fake tensors on a device have; native code copies them."""
-        key = (self.fake_mode, device)  # torch's class for reading lets callers set the mode
+        key = (self.fake_mode, device)  # callers of GraphModuleDeserializer may set the mode
         state = self._states.get(key)
         if state is None:
             state = self._states[key] = fakes.attributes_of(*key)
@@ -229,9 +229,9 @@ class Values:
     def _bytes(
         self, sizes: tuple[Any, ...], strides: tuple[Any, ...], offset: int, dtype: torch.dtype
     ) -> Any:
-        """Return the bytes of the storage that torch creates for a tensor."""
+        """Return the size in bytes of the storage that torch creates for a tensor."""
         extents = [self._extent(*of_dimension) for of_dimension in zip(sizes, strides, strict=True)]
-        extents.sort(key=lambda extent: type(extent) is not int)  # sums of ints cost less
+        extents.sort(key=lambda extent: type(extent) is not int)  # ints first: their sums are cheap
         elements: Any = sum(extents, offset + 1)
         constant = elements.node.maybe_as_int() if isinstance(elements, torch.SymInt) else None
         return (elements if constant is None else constant) * dtype.itemsize
@@ -287,7 +287,7 @@ class Values:
         return self._treespecs[text]
 
     def input_treespec(self, text: str) -> Any:
-        """Return a tree spec of inputs after checking its keys, which become part of code."""
+        """Return a tree spec of inputs. Check its keys first, because code contains them."""
         spec = self.treespec(text)
         if text not in self._input_treespecs:
             gate.check_input_keys(spec)
