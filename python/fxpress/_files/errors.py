@@ -39,7 +39,7 @@ class MissingProgramError(ArchiveError, KeyError):
 
 
 class OutOfMemoryError(Error, MemoryError):
-    """An archive is not damaged, but its contents need more memory than there is."""
+    """An archive is not damaged, but its contents need more memory than is available."""
 
 
 @contextmanager

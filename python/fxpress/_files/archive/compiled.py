@@ -49,7 +49,7 @@ def refuse(records: list[str]) -> None:
 
 @damage_is_named("the weights of compiled code", ArchiveError)
 def compiled_weights(archive: PT2ArchiveReader, models: list[str]) -> dict[str, dict[str, Any]]:
-    """Return model -> name -> tensor, for the models whose weights are in the archive."""
+    """Return a dict: model -> name -> tensor, for the models whose weights are in the archive."""
     loaded: dict[str, torch.Tensor] = {}
     weights: dict[str, dict[str, Any]] = {}
     for model in models:

@@ -41,7 +41,7 @@ class Payload(NamedTuple):
 
 
 def read_config(archive: PT2ArchiveReader, record: str) -> list[Payload]:
-    """Return the entries of a payload config."""
+    """Return the entries of the payload config (`schema.PayloadConfig`) in a record."""
     data = archive.read_bytes(record)
     try:
         with damage_is_named("it", ArchiveError):

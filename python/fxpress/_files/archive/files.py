@@ -157,7 +157,7 @@ class AtomicFile(Output):
         self.temporary = None
 
     def discard(self) -> None:
-        """Remove the temporary file unless it has been moved; a forked child only closes it."""
+        """Remove the temporary file unless it has been moved; in a forked child, only close it."""
         temporary = getattr(self, "temporary", None)
         if temporary is not None and self._process == os.getpid():
             with contextlib.suppress(OSError):
@@ -226,7 +226,7 @@ def _reserve(descriptor: int, old: int, new: int) -> None:
 
 
 def open_output(path: str | bytes | os.PathLike[str], *, in_place: bool = False) -> Output:
-    """Return an `InPlaceFile` or an `AtomicFile`; a `DirectFile` for a device or a pipe."""
+    """Return a `DirectFile` for a device or a pipe, else an `InPlaceFile` or an `AtomicFile`."""
     # If the path is a symbolic link, the link's target is replaced.
     target = Path(os.path.realpath(os.fsdecode(path)))
     try:
@@ -249,7 +249,7 @@ def write_all(descriptor: int, data: memoryview) -> None:
 
 
 def write_file(path: str | bytes | os.PathLike[str], content: str | bytes) -> None:
-    """Write and sync a file. An OSError names the file and leaves the old file unchanged.
+    """Write and sync a file. On an OSError, which names the file, the old file is unchanged.
 
     Pipes, devices and descriptors of this process, such as /dev/stdout, are written directly.
     """

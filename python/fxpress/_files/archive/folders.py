@@ -22,7 +22,7 @@ _LOCK_POLL_INTERVAL = 0.002  # seconds
 
 
 def short(name: str) -> str:
-    """Return the name, or its hash if the name is too long to add a suffix."""
+    """Return the name of a file, or the hash of the name if it is too long for a suffix."""
     if len(os.fsencode(name)) <= _MOST_NAME_BYTES:
         return name
     return hashlib.sha256(os.fsencode(name)).hexdigest()

@@ -93,7 +93,7 @@ def load(
         fxpress.ArchiveError: the file is damaged, or is not an archive; the message names the
             record. The error is also a KeyError if there is no program named "model", and an
             AssertionError for an archive of another format.
-        MemoryError: the contents of the file need more memory than there is.
+        MemoryError: the contents of the file need more memory than is available.
         fxpress.LimitError: reading the file would exceed the limits.
         fxpress.SerializeError: the program is damaged, names an operator or class that is not
             registered, or needs `allow_pickle` or `allow_operators`.
@@ -191,7 +191,7 @@ def load_pt2(
         OSError: the file cannot be read.
         fxpress.ArchiveError: the file is damaged, or is not an archive; also an AssertionError for
             an archive of another format.
-        MemoryError: the contents of the file need more memory than there is.
+        MemoryError: the contents of the file need more memory than is available.
         fxpress.LimitError: reading the file would exceed the limits.
         fxpress.UnsupportedError: fxpress cannot read a part of a program, tensors are on a device
             that this process cannot use, or this torch does not support `use_stream_affinity`.
@@ -286,7 +286,7 @@ def load_weights_to_pt2_contents(pt2_contents: Any, weights_map: dict[str, Any])
 def read_legacy(
     archive: PT2ArchiveReader, extra_files: dict[str, Any], options: Options
 ) -> ExportedProgram:
-    """Return the program in a file of torch before 2.9; add its extra texts to `extra_files`."""
+    """Return the program in a file of torch before 2.9; add the file's texts to `extra_files`."""
     other = format_of_records(archive.get_file_names())
     if other is not None:
         raise FormatError(other.text())

@@ -1,4 +1,4 @@
-"""Write weights and constants: a record for each storage, and a config with the tensors' views."""
+"""Write a record for each storage of weights and constants, and a config with tensors' views."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def shared_storages(state: Config, constants: Config) -> str:
 
 
 def config_bytes(config: Config) -> bytes:
-    """Return a config as JSON bytes, in torch's format of a `schema.PayloadConfig`."""
+    """Return a config as the JSON bytes that torch writes for a `schema.PayloadConfig`."""
     if SCHEMA.difference():
         raise UnsupportedError(
             f"the schema of this torch differs in {SCHEMA.difference()}, which fxpress cannot write"
@@ -64,7 +64,7 @@ def check_state(state_dict: Mapping[str, Any]) -> None:
 
 
 def _write_storages(archive: PT2ArchiveWriter, groups: list[tuple[str, tensors.Group]]) -> None:
-    """Write each group's storage to its record, which is empty if the storage has no memory."""
+    """Write the storage of each group to a record; a storage without memory is an empty record."""
     for device, run in itertools.groupby(groups, lambda pair: pair[1].device):
         some = list(run)
         if device.type == "cpu":
@@ -123,7 +123,7 @@ def write_weights(
 def write_constants(
     archive: PT2ArchiveWriter, constants: Mapping[str, Any], pickle_protocol: int
 ) -> Config:
-    """Write constants, and return their config; RuntimeError for a constant of an unknown type."""
+    """Write constants; return their payload config. RuntimeError for a constant of unknown type."""
     values: dict[str, torch.Tensor] = {}
     objects: dict[str, Any] = {}
     for name, constant in constants.items():

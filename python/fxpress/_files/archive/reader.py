@@ -175,7 +175,7 @@ class PT2ArchiveReader:
         """Map the file into memory. Writes to the memory do not change the file."""
         assert self._file is not None
         size = os.fstat(self._file).st_size
-        # The path of the archive may refer to a newer file than the descriptor.
+        # Map the descriptor, because the path of the archive may refer to a newer file.
         with errors.named_lack_of_memory(f"the archive with {size} bytes cannot be mapped"):
             return torch.UntypedStorage.from_file(f"/proc/self/fd/{self._file}", False, size)
 

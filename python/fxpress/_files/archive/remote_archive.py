@@ -89,7 +89,7 @@ class RemoteArchive(PT2ArchiveReader):
             self.budget.grow(sum(each.size for each in ordered))
 
     def _fetch(self, records: Iterable[str]) -> None:
-        """Fetch and cache the records that exist, with one request for neighboring records."""
+        """Fetch and cache the records that exist; send one request for adjacent records."""
         with self._lock:
             for begin, end in self._runs(filter(self.find, records)):
                 if not self._ranges.has(begin, end):

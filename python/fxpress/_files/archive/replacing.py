@@ -116,7 +116,7 @@ class _Replaced:
 
 
 def commit_files(program: Output, weights: Sequence[AtomicFile] = ()) -> None:
-    """Move an archive and its sidecar files to their paths; an OSError leaves all or none moved."""
+    """Move an archive and its sidecar files to their paths. On errors, all or none are moved."""
     try:
         for file in (*weights, program):
             file.sync()

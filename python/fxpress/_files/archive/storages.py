@@ -55,7 +55,7 @@ def view_of(
 
 
 def bytes_needed(view: View) -> int:
-    """Return the bytes of the smallest storage for a view; ArchiveError for an invalid view."""
+    """Return how many bytes the storage of a view needs; ArchiveError for an invalid view."""
     needed = _native.bytes_needed(view.sizes, view.strides, view.offset, view.dtype.itemsize)
     if needed is None:
         raise ArchiveError(
@@ -66,7 +66,7 @@ def bytes_needed(view: View) -> int:
 
 
 def bytes_by_record(views: Iterable[View]) -> dict[str, int]:
-    """Return record -> bytes of the smallest storage for its views, in the order of the views."""
+    """Return record -> the bytes that the storage of its views needs, in the order of the views."""
     needed: dict[str, int] = {}
     for view in views:
         needed[view.record] = max(needed.get(view.record, 0), bytes_needed(view))
@@ -164,7 +164,7 @@ class _Storages:
         return None
 
     def finish(self) -> list[torch.Tensor]:
-        """Read the remaining records; return the storages on their new devices."""
+        """Read the records that are not read yet; return all storages, on the views' devices."""
         if not self._options.load_weights:
             return self._read()
         for device in set(self._devices):
@@ -260,7 +260,7 @@ def copy_values(target: torch.Tensor, value: torch.Tensor) -> None:
 
 
 def distinct_elements(tensor: torch.Tensor) -> tuple[slice, ...]:
-    """Return an index that selects one element of each dimension with stride 0."""
+    """Return an index that selects one of the equal elements of each dimension with stride 0."""
     pairs = zip(tensor.shape, tensor.stride(), strict=True)
     return tuple(slice(0, 1 if step == 0 else n) for n, step in pairs)
 

@@ -32,7 +32,7 @@ from fxpress._files.serde.limits import Budget
 from fxpress._torch import serde as compat
 from fxpress._torch.aten import storage_numbers
 
-_DIGITS = 16  # how many digits of the save's number a file name contains
+_DIGITS = 16  # digits of the save's random number in the name of a sidecar file
 Form: TypeAlias = tuple[torch.dtype, tuple[int, ...]]  # dtype and sizes of a tensor
 
 

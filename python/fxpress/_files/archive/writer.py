@@ -118,7 +118,7 @@ class PT2ArchiveWriter:
 
     @property
     def target(self) -> Path | None:
-        """The path of the file that is replaced; None if the file is overwritten or not regular."""
+        """The path of the file to replace; None if it is overwritten in place or is not regular."""
         return self._file.target if isinstance(self._file, AtomicFile) else None
 
     def add_weights_file(self, weights: AtomicFile) -> None:

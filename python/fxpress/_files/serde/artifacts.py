@@ -34,7 +34,7 @@ _GLOBAL = re.compile(r"GLOBAL ([\w.]+)")  # the refused class or function in err
 
 
 def _reduce_fake_tensor(tensor: Any) -> tuple[Any, tuple[bytes, bool]]:
-    """Return, for pickle, torch's function that restores a fake tensor and its arguments.
+    """Return (function, arguments), with which pickle restores a fake tensor from metadata.
 
     Stands in for `torch._export.serde.serialize._reduce_fake_tensor`.
     """
@@ -112,7 +112,7 @@ def save_artifact(
     *,
     report: Report | None = None,
 ) -> bytes:
-    """Return the bytes that `torch.save` writes for a value; empty for None.
+    """Return the bytes that `torch.save` writes for a value; no bytes for None.
 
     Fake tensors are saved as their metadata. `report` gets the number of bytes of each write.
 

@@ -78,7 +78,7 @@ def _tensors(module: GraphModule) -> list[tuple[Node, torch.Tensor]]:
 
 
 def _lift(module: GraphModule) -> None:
-    """Move the tensors of all bodies in a module, also of nested bodies, to the module."""
+    """Move the tensors of all bodies in a module, including nested bodies, into the module."""
     for child in module.children():
         if isinstance(child, GraphModule):
             _lift(child)
@@ -97,7 +97,7 @@ def _lift(module: GraphModule) -> None:
 
 
 def _lift_from(bodies: list[GraphModule], module: GraphModule, call: Node) -> Iterator[Node]:
-    """Yield the new operands of a call; all of its bodies get an input for each operand."""
+    """Yield the new operands of a call; all bodies of the call get an input for each operand."""
     numbers = itertools.count()
     for body in bodies:
         for node, value in _tensors(body):

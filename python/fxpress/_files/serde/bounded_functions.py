@@ -158,8 +158,8 @@ def _check_few(limits: Limits, name: str, arguments: list[Operand]) -> None:
         raise ExpressionError(
             f"{name} has {len(arguments)} arguments, expected at most {_MOST_ARGUMENTS}"
         )
-    # The cost is the number of pairs times the terms of an argument. More arguments may therefore
-    # have fewer terms each. Single numbers and symbols are cheap to compare.
+    # The cost is the number of pairs times the terms of an argument, so the limit on terms is lower
+    # for more arguments. Single numbers and symbols are cheap to compare.
     are_compound = any(argument.terms > 1 for argument in arguments)
     part = _COMPARED * max(1, len(arguments) // 2) if are_compound else _COMPARED
     _check_terms(limits, name, arguments, part)

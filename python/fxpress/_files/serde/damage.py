@@ -54,7 +54,7 @@ def _is_unknown_name(error: BaseException | None) -> bool:
 
 @contextmanager
 def add_left_out_reason(reason: str | None) -> Iterator[None]:
-    """Add `reason`, why example inputs were left out, to UnknownNameErrors in the block."""
+    """If the block raises UnknownNameError, add `reason`: why example inputs were left out."""
     try:
         yield
     except compat.SerializeError as e:

@@ -28,7 +28,7 @@ _ORDER = "computed differently, or in another order of writes, random operators,
 _SYMBOL = re.compile(r"Symbol\('(\w+)'")
 # Fields of the schema that do not affect the computation.
 _IGNORED = {"metadata", "hint", "kind"}
-_SHOWN = 100  # the maximum characters of a shown value, or of a list of names of nodes
+_SHOWN = 100  # the maximum number of characters of a shown value, or of a list of node names
 _DIFFERS = "differs"  # the `identity` of values whose differences were reported already
 _schema = compat.schema
 
@@ -264,7 +264,7 @@ class _Side:
         }
 
     def forget(self, key: str) -> None:
-        """From now on, treat an input as equal in both programs: its difference was reported."""
+        """Treat an input as equal in both programs from now on; its difference was reported."""
         if key in self.inputs:
             names = _names(getattr(self.inputs[key].value, "arg", None))
             self.values.update(dict.fromkeys(names, _DIFFERS))
@@ -349,7 +349,7 @@ def _compare(path: str, first: Any, second: Any) -> Iterator[Difference]:
     elif isinstance(first, list) and isinstance(second, list) and len(first) == len(second):
         for i, (one, other) in enumerate(zip(first, second, strict=True)):
             yield from _compare(f"{path}[{i}]", one, other)
-    elif repr(first) != repr(second) if first != first else first != second:  # NaN: by text
+    elif repr(first) != repr(second) if first != first else first != second:  # NaN != NaN
         yield Difference(path, first, second)
 
 
@@ -366,7 +366,7 @@ def _held(union: dict[str, Any]) -> Any:
 
 
 def _pairs(first: _Side, second: _Side) -> Iterator[tuple[int | None, int | None]]:
-    """Yield pairs of differing nodes, with equal operators if possible; None for a missing node."""
+    """Yield pairs of differing nodes, of one operator if possible. A missing node is None."""
     others = second.roots(Counter(first.digests))
     for index in first.roots(Counter(second.digests)):
         target = first.graph.nodes[index].target

@@ -108,12 +108,12 @@ _ROUNDING = {"ceil": math.ceil, "floor": math.floor}
 
 
 def _sympy_int_to_int(val: Any, adjust: str) -> int | None:
-    """Return a limit of a range as stored in a file: None if the limit is infinite.
+    """Return a limit of a range as a file stores it; an infinite limit is None.
 
     Args:
         val: the limit, a number of sympy.
-        adjust: "ceil" or "floor": how to round a limit that is not an integer, with a warning in
-            the log.
+        adjust: how to round a limit that is not an integer: "ceil" or "floor". The function logs a
+            warning if it rounds.
 
     Raises:
         RuntimeError: the limit needs rounding, and `adjust` is neither "ceil" nor "floor".

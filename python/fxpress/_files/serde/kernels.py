@@ -74,8 +74,8 @@ def get_triton_kernel_and_cache_entry(node: torch.fx.Node) -> tuple[Any, Any]:
     Stands in for `torch._export.serde.serialize.get_triton_kernel_and_cache_entry`.
 
     Raises:
-        AssertionError: the node does not call a Triton kernel, Triton is not available, or not
-            exactly one compiled kernel matches the call.
+        AssertionError: the node does not call a Triton kernel, Triton is not available, or the
+            number of compiled kernels that match the call is not 1.
     """
     if node.target is not compat.triton_kernel_wrapper_functional:
         raise AssertionError(f"expected triton_kernel_wrapper_functional, got {node.target}")

@@ -103,7 +103,7 @@ class Budget:
         self._seconds += self.limits.seconds_per_megabyte * size / _MEGABYTE
 
     def charge(self, size: int, place: str) -> None:
-        """Use `size` bytes of memory, before their allocation; LimitError if too little is left."""
+        """Charge `size` bytes before they are allocated; LimitError if fewer are left."""
         self.native.set_place(place)
         self.native.charge(_as_bytes(size))
         self.native.set_place("the program")

@@ -332,7 +332,7 @@ def node_failed(node: torch.fx.Node, error: Exception) -> None:
 
 
 def register_extension(op_type: type[Any], extension_handler: type[Any]) -> None:
-    """Register a handler that writes and reads the operators of a type, in fxpress and in torch.
+    """Register, in fxpress and in torch, a handler that writes and reads operators of a type.
 
     Args:
         op_type: the type of the operators, from a module outside of torch and builtins.

@@ -65,9 +65,9 @@ class Values:
         self.ranges = {name: value_range(*limits) for name, limits in ranges.items()}
         self._states: dict[Any, dict[str, Any]] = {}  # (fake mode, device) -> see `fake_state`
         self._checked: set[Any] = set()  # the expressions of sizes that torch has checked
-        self._extents: dict[Any, Any] = {}  # (size, stride) -> the distance of the last element
+        self._extents: dict[Any, Any] = {}  # (size, stride) -> see `_extent`
         self._treespecs: dict[str, Any] = {}
-        self._input_treespecs: set[str] = set()  # specs that have passed the gate
+        self._input_treespecs: set[str] = set()  # specs that passed `gate.check_input_keys`
         self.unbacked_symbols: set[Any] = set()
         self._of_offsets: set[Any] = set()  # unbacked symbols that occur only in storage offsets
         self._outer: list[set[Any]] = []  # for each enclosing graph, its unbacked symbols
@@ -137,7 +137,7 @@ class Values:
         pending.clear()
 
     def _note(self, expression: Any, hint: Any, is_offset: bool = False) -> Any:
-        """Add an expression and its parts to the shape environment; return the known equal one."""
+        """Add an expression and its parts to the shape environment; return its first instance."""
         if expression.is_Integer or expression.is_Float or expression.is_Boolean:
             return expression
         self.budget.check_time("the symbols of an expression")
