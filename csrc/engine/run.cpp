@@ -203,7 +203,7 @@ void Run::read_ahead(const Instruction& instruction, Ref value) {
   if (slot.state == State::kNative && slot.value.isTensor()) held_.push_back(slot.value);
 }
 
-// Drops values that were read ahead but not used, because Python code may change the attributes.
+// Drops attributes that were read ahead and not used yet: Python code may run now and change them.
 void Run::forget_ahead() {
   for (; !read_ahead_.empty() && read_ahead_.back() >= ip_; read_ahead_.pop_back()) {
     drop(slots_[plan_.instructions[read_ahead_.back()].out]);

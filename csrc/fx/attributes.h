@@ -40,8 +40,8 @@ class AttributePaths {
   bool shares_owner(PyObject* other_root, PyObject* path);
 
  private:
-  // Returns the object that has the last name of `path` as its attribute, or null. make: whether to
-  // create missing modules.
+  // Returns the object whose attribute is at `path` (for "a.b.c", the object at "a.b"), or null.
+  // make: whether to create missing modules.
   PyObject* owner(std::string_view path, bool make);
   PyObject* child(PyObject* parent, std::string_view prefix, std::string_view name, bool make);
   PyObject* atom(std::string_view name);

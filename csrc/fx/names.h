@@ -37,7 +37,7 @@ class NameWriter {
   // Returns `name` itself as a candidate.
   core::StringId candidate(PyObject* name);
 
-  // Returns the Python string of a name. This object owns it.
+  // Returns a name as a Python string: a borrowed reference, owned by this Names object.
   PyObject* string(core::StringId id);
 
   // Returns the last number added to a base name in the current namespace, as a Python int.

@@ -183,7 +183,7 @@ void GraphHasher::open(HashScope& scope, const Value& graph) {
 }
 
 // Completes the results of the current node or input. maker: the hash of this node or input. set:
-// the set of values that may share storage with all results; if empty, each result gets a new set.
+// the set of values that may share storage with all results; nullopt: a new set for each result.
 void GraphHasher::define_results(const Digest& maker, std::optional<uint32_t> set) {
   for (uint32_t i = 0; i < results_.size(); ++i) {
     Named& value = scope_->values[results_[i]];

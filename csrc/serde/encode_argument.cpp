@@ -170,7 +170,8 @@ void GraphEncoder::list(PyObject* list, PyObject* type) {
   other_list(items);
 }
 
-// Writes an empty list. type: its declared type in the operator's schema, which decides the field.
+// Writes an empty list. type: the type that the operator's schema declares; it decides which field
+// of the union Argument is written.
 void GraphEncoder::empty_list(PyObject* type) {
   const Ref tag = call(symbols.empty_list_tag, type == nullptr ? Py_None : type);
   const auto& info = out_.schema().type(Type::Argument);

@@ -42,7 +42,8 @@ Py_hash_t kept_hash(PyObject* string) {
 void check_plain(PyObject* type) {
   for (PyTypeObject* base = as_type(type); base != &PyBaseObject_Type; base = base->tp_base) {
     if (PyType_HasFeature(base, Py_TPFLAGS_HEAPTYPE) == 0) {
-      raise(PyExc_TypeError, "a class of the schema is derived from %s, expected object",
+      raise(PyExc_TypeError,
+            "a class of the schema is derived from %s, expected only Python classes",
             base->tp_name);
     }
   }

@@ -103,8 +103,8 @@ class Planner {
     plan_.order = partition_order(dependents);
     if (plan_.order.size() != dependents.size()) raise_cycle(dependents);
     // A switch of grad mode affects all later calls, so the partitions must be called in graph
-    // order. check_monotonic() ensures that partition ids do not decrease, so this order fails only
-    // if a node uses a later node.
+    // order. check_monotonic() ensures that partition ids do not decrease along the graph, so this
+    // order fails only if a node uses a later node.
     if (!options_.keep_original_order && plan_.assignment.grad.empty()) return;
     for (uint32_t p = 0; p < dependents.size(); ++p) {
       plan_.order[p] = PartitionId(p);

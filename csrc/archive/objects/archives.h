@@ -91,7 +91,7 @@ class ArchiveWriter {
     use([&] { writer_.begin(name, size); });
   }
   void append(const pybind11::handle& data);
-  // Writes ranges of records in order. Their memory must not be freed before this function returns.
+  // Writes parts of records, in order. The parts' memory must stay valid until this function ends.
   void add_memory(const std::vector<MemoryPart>& parts);
   void end() {
     use([&] { writer_.end(); });

@@ -32,8 +32,8 @@ class Partitioning {
 
   // Records that `user`, a node in a partition, uses `def`. `use`: position in graph.inputs.
   // Returns true if this call makes `def` an input of the user's partition. The caller must then
-  // record the binders of the symbols in `def`. Inputs that record_symbol() has added bind a symbol
-  // and have no other symbols, so nothing is left to record.
+  // record the binders of the symbols in `def`. An input added by record_symbol() binds a symbol
+  // and has no other symbols, so nothing is left to record.
   bool record_use(uint32_t use, NodeId def, NodeId user);
 
   // Makes `def` an input of `user_partition`. `def` binds a symbol in the shape of another input.

@@ -223,7 +223,7 @@ def _register_module(cls: Any) -> None:
 
 
 def _deregister_module(cls: type) -> None:
-    """Remove a class from pytree's tables; an interrupt may have removed it from some already."""
+    """Remove a class from pytree's tables, or from the rest after an interrupted removal."""
     spec = pytree.SUPPORTED_SERIALIZED_TYPES.pop(cls, None)
     if spec is not None:
         pytree.SERIALIZED_TYPE_TO_PYTHON_TYPE.pop(spec.serialized_type_name, None)

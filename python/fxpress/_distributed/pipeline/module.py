@@ -158,7 +158,7 @@ class StageModule(nn.Module):  # type: ignore[misc]
         with torch.no_grad():
             for facts, tensor in zip(self.takes, tensors, strict=True):
                 fake = self._fakes.get(facts.name)
-                # 0 is valid even for indices into tensors; symbolic numbers have to match sizes.
+                # 0 is valid even in indices. Sizes of tensors depend on the symbolic numbers.
                 tensor.fill_(0 if facts.type == "tensor" else _number(fake, known))
         self._has_values = False
 
@@ -214,7 +214,7 @@ def _with_plain_names(_: nn.Module, state: dict[str, Any], prefix: str, __: Any)
 
 
 def _with_names_of_calls(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
-    """Add names of repeated calls to a state dict; check that tied weights have equal values."""
+    """Add entries for further names of weights; check that tied weights have equal values."""
     names = {
         f"{prefix}{path}.{own}" if path else f"{prefix}{own}": tensor
         for path, each in module.named_modules(remove_duplicate=False)

@@ -62,7 +62,7 @@ def add_left_out_reason(reason: str | None) -> Iterator[None]:
         if reason is None or not _is_unknown_name(e):
             raise
         raise compat.SerializeError(
-            f"{e} The example inputs, which may register the name, were left out: {reason}"
+            f"{e} Example inputs were not loaded, which may register the name: {reason}"
         ) from e
 
 

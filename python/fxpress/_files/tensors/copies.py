@@ -234,7 +234,7 @@ class _Part:
 
 
 def _groups(values: list[Any]) -> list[_Part]:
-    """Return the smallest parts. The values in each part share a storage or are one object."""
+    """Split values into groups; the values of a group share a storage or are the same object."""
     tensors = [value for value in values if isinstance(value, torch.Tensor)]
     places = dict(zip(map(id, tensors), aten.storage_places(tensors)[0], strict=True))
     groups: dict[tuple[str, int], _Part] = {}

@@ -54,7 +54,7 @@ def _text(node: ast.AST) -> str:
 # These visitors are recursive. If a visitor exceeds the recursion limit, `_checks` discards the
 # variables of all guards, because guards may share variables.
 class _Parts(ast.NodeVisitor):
-    """Counts equal parts of an expression, if the native parser does not support it."""
+    """Counts repeated parts of an expression that the native parser does not support."""
 
     def __init__(self, common: _native.CommonSubexpressions) -> None:
         self._common = common

@@ -228,7 +228,7 @@ class Plan:
     def _call(self, node: Node, recorder: Recorder | None) -> Any:
         template, call = self._template_of(node, self._position, self._environment, recorder)
         if template.is_from_cache and any(storage.has_moved for storage in call.storages):
-            # torch's run before the trace filled the cache while the inputs had other metadata.
+            # torch runs the program before the trace. In that run, the inputs had other metadata.
             reason = "the cache of fake tensors determines the storage of the result"
             raise UnsafeError(f"{node.target}: {reason}")
         changed = {i for i, value in enumerate(call.values) if value.is_written}

@@ -16,7 +16,7 @@ from fxpress._tools.cli.loading import options_named
 
 
 def read_all(path: Path, model: str, allow_pickle: bool) -> dict[str, Any] | None:
-    """Return the weights and constants of a program by name; None: only a load can read them."""
+    """Return weights and constants by name, or None if only a load of the program can read them."""
     options = Options(allow_pickle=allow_pickle, path=str(path))
     with options_named(path), PT2ArchiveReader.of_any_format(path) as archive:
         if archive.find(names.ARCHIVE_FORMAT_PATH) is None:

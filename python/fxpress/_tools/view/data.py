@@ -1,4 +1,4 @@
-"""Compute data over the nodes of a program: the functions of `fxpress.view.data`."""
+"""Compute values for nodes, such as FLOPs: the functions of `fxpress.view.data`."""
 
 from __future__ import annotations
 

@@ -209,7 +209,7 @@ class Template:
         return [(size, by_name[size.name]) for size in sizes]
 
     def _result(self, variable: Any) -> Callable[[Any], VariableTracker]:
-        """Return a function that maps an equal call's `_Instance` to the variable of its result."""
+        """Return a function: `_Instance` of a later equal call -> variable of its result."""
         if isinstance(variable, compat.LazyVariableTracker):
             if not variable.is_realized():
                 raise NotReusable("Dynamo has not evaluated the result of the call")
