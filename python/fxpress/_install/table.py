@@ -160,6 +160,7 @@ ENTRIES: list[Entry] = [
         ),
         ("torch.export._unlift", "fxpress.export", ("_unlift_exported_program_lifted_states",)),
         ("torch.export._trace", "fxpress.export", ("_export_for_training",)),
+        ("torch.fx.experimental.proxy_tensor", "fxpress.export", ("make_fx",)),
         (
             "torch.export.exported_program",
             "fxpress.decompose",

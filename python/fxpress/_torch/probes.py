@@ -65,6 +65,8 @@ _CALLS = {
         torch._library.utils:handle_dispatch_mode(_, _, _)
         torch._subclasses.fake_impls:fast_detach(_, _)
         torch.fx.experimental.proxy_tensor:_should_save_eager_input_vals(_)
+        torch.fx.experimental.proxy_tensor:make_fx(_, _)
+        torch.fx.experimental.proxy_tensor:proxy_call(_, _, _, _, _)
         torch.fx.experimental.proxy_tensor:set_meta(_, _)
         torch.fx.experimental.proxy_tensor:set_original_aten_op(_)
         torch.fx.experimental.proxy_tensor:track_tensor(_, _, constant, tracer)

@@ -34,6 +34,7 @@ from torch.fx.proxy import _STACK_TRACE_ANCHORS
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 trace_for_training = _export_for_training
+trace_operators = proxy_tensor.make_fx
 TRACERS = (PythonKeyTracer, _ModuleStackTracer)
 STRICT_TRACER = _ModuleStackTracer
 ProxyTensor = _ProxyTensor

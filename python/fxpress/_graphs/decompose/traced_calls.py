@@ -135,7 +135,7 @@ def layers_of(tensor: Any) -> tuple[Any, Any, Any]:
 
 
 def elements_of(layer: Any, known: int) -> tuple[Any, ...]:
-    """Return (number of elements,), or () if `known` says that torch has not computed it."""
+    """Return (number of elements,) if torch has computed it, a bit of `known`; else ()."""
     return (layer.numel(),) if known & 1 else ()
 
 
