@@ -173,12 +173,12 @@ class Naming:
         return naming
 
     def instantiated(self, graph: Graph) -> None:
-        """Name the nodes of a graph from templates; UnsafeError: torch's trace had other nodes."""
+        """Name a graph that was built from templates; UnsafeError: a full trace had other nodes."""
         if self.known is None:
             self._history.is_exact = False
             return
         if self.known.give(graph) is None:
-            raise UnsafeError("torch's trace of an equal program had other nodes")
+            raise UnsafeError("an earlier full trace of an equal program gave different nodes")
         self._note(self.known, is_exact=False)
 
     def begin(self) -> int:

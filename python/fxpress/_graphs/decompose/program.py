@@ -186,7 +186,8 @@ def _check(program: ExportedProgram) -> None:
     for node in _native.list_nodes(program.graph):
         if node.op == "call_function" and not node.meta.get("stack_trace"):
             if compat.called_in_forward():
-                raise UnsafeError(f"{node.name!r} has no stack trace, and a forward() is running")
+                reason = "torch would take the stack trace of the forward() that is running"
+                raise UnsafeError(f"{node.name!r} has no stack trace, so {reason}")
             break
 
 
