@@ -77,7 +77,7 @@ class GraphModuleSerializer(metaclass=compat.Final):  # type: ignore[metaclass]
 
     @property
     def treespec_namedtuple_fields(self) -> dict[str, Any]:
-        """Return the named tuples in tree specs written so far: name -> `schema.NamedTupleDef`."""
+        """Return, by name of their type, the named tuples in the tree specs written so far."""
         fields = self._treespecs.fields
         return {name: _schema.NamedTupleDef(field_names=names) for name, names in fields.items()}
 
