@@ -59,7 +59,12 @@ def description(module: GraphModule) -> list[Any]:
         return (type(tensor).__name__, str(tensor.dtype), str(tensor.requires_grad), *sizes)
 
     return [
-        (n.format_node(), list(n.meta), str(tree_map_only(Tensor, facts, n.meta.get("val"))))
+        (
+            n.format_node(),
+            list(n.meta),
+            str(tree_map_only(Tensor, facts, n.meta.get("val"))),
+            str(n.meta.get("tensor_meta")),
+        )
         for n in module.graph.nodes
     ]
 
