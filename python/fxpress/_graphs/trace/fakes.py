@@ -154,8 +154,9 @@ class Fakes:
         sizes, strides = fake.shape, fake.stride()
         numbers: tuple[Any, ...] = (sizes, strides)
         if fake._has_symbolic_sizes_strides:
-            # The version is part of the key, because a new guard can make a tensor contiguous.
-            numbers = (version_of(fake), *map(comparable, (*sizes, *strides)))
+            # A new guard can make a tensor contiguous. A nested trace may have another ShapeEnv.
+            state = (fake.fake_mode.shape_env, version_of(fake))
+            numbers = (*state, *map(comparable, (*sizes, *strides)))
         key = (numbers, fake.dtype, fake.requires_grad)
         known = self._described.get(key)
         if known is None:

@@ -120,7 +120,7 @@ class ProxyCalls:
     def dispatch(self, original: Any, mode: Any, function: Any, *args: Any, **kwargs: Any) -> Any:
         """Trace a simple call in a pre-dispatch mode; pass other calls to torch's code."""
         recording = self.recording
-        if type(mode) is ProxyTorchDispatchMode and self._is_plain(mode, function):
+        if self._is_plain(mode, function):
             with self.originating(function), contextlib.suppress(_SpecialError):
                 return self._trace(mode.tracer, function, args, kwargs, recording)
         if recording is not None:
@@ -130,7 +130,7 @@ class ProxyCalls:
     def call(self, original: Any, mode: Any, function: Any, *rest: Any) -> Any:
         """Trace a simple call in a mode below autograd; pass other calls to torch's code."""
         _, args, kwargs = rest
-        if type(mode) is ProxyTorchDispatchMode and self._is_plain(mode, function):
+        if self._is_plain(mode, function):
             with contextlib.suppress(_SpecialError):
                 return self._trace(mode.tracer, function, args, kwargs, None)
         return original(mode, function, *rest)
@@ -168,6 +168,8 @@ class ProxyCalls:
             tracer.tensor_tracker[out] = ProxyTensor(proxy, None)
 
     def _is_plain(self, mode: Any, function: Any) -> bool:
+        if type(mode) is not ProxyTorchDispatchMode:
+            return False
         plain = self._plain[mode.pre_dispatch]
         known = plain.get(function)
         if known is None:
